@@ -1,0 +1,16 @@
+//! Drives the core over the kernel with tokio: the daemon, its parts, and downloads.
+
+pub mod config;
+pub mod context;
+pub mod control;
+pub mod daemon;
+pub mod dns;
+pub mod flows;
+pub mod get;
+pub mod journal;
+pub mod origin;
+pub mod paths;
+pub mod proxy;
+pub mod split;
+pub mod survey;
+pub mod tls;
