@@ -1,0 +1,69 @@
+//! Many programs at once.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use multiway_core::paths::PathKind;
+use multiway_linksim::{LinkSpec, Scenario, ServerSpec, mbit};
+use multiway_netlab::skip_without_lab;
+
+use crate::support::{FAST, World, same};
+use crate::wire::{Wire, status};
+
+const CLIENTS: usize = 200;
+
+/// All are done after some five seconds on an idle machine; who waits longer than this was starved.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// The program itself, its threads' heaps, and 256 KiB and buffers for each of the few that are split.
+const MOST_RESIDENT_KIB: u64 = 256 * 1024;
+
+#[test]
+fn two_hundred_downloads_at_once_are_all_right() -> Result<()> {
+    skip_without_lab!();
+    let fast = |milliseconds| LinkSpec::symmetric(mbit(100), Duration::from_millis(milliseconds));
+    let (small, medium) = ("small.bin", "medium.iso");
+    let scenario = Scenario::new("a crowd")
+        .path("wlan0", PathKind::Wifi, fast(20))
+        .path("wwan0", PathKind::Cellular, fast(40))
+        .server(ServerSpec::new("origin").file(small, 50_000).file(medium, 800_000));
+    let mut world = World::build(&scenario)?;
+    world.start_daemon(FAST, &["--intercept-user", "0"])?;
+    let server = world.network.server("origin").address();
+    let (small, medium) = ((small, world.content(small)), (medium, world.content(medium)));
+    let download = |number: usize| -> Result<Duration> {
+        let started = Instant::now();
+        let (file, expected) = if number.is_multiple_of(4) { &medium } else { &small };
+        let mut wire = Wire::connect(world.network.device(), SocketAddr::new(server.into(), 80))?;
+        wire.send(format!("GET /{file} HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\n\r\n").as_bytes())?;
+        let (head, body) = wire.read_answer().with_context(|| format!("{file}, number {number}"))?;
+        ensure!(status(&head)? == 200, "{head}");
+        same(&body, expected)?;
+        wire.expect_end()?;
+        Ok(started.elapsed())
+    };
+    let times = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                scope.spawn({
+                    let download = &download;
+                    move || download(number)
+                })
+            })
+            .collect();
+        let joined = clients.into_iter().map(|client| client.join().expect("it does not panic"));
+        joined.collect::<Result<Vec<Duration>>>()
+    })?;
+    let slowest = times.into_iter().max().context("there are some")?;
+    ensure!(slowest < PATIENCE, "the slowest took {slowest:?}");
+
+    let process = world.daemon().child().id();
+    let memory = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    let most = memory.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    let most: u64 = most.trim().trim_end_matches(" kB").parse()?;
+    ensure!(most < MOST_RESIDENT_KIB, "the daemon held {most} KiB");
+    crate::support::wait_until("the end of all flows", || {
+        world.status().is_ok_and(|status| status.flows.is_empty())
+    })
+}

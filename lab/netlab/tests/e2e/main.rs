@@ -1,0 +1,15 @@
+//! Multiway as its users meet it: the shipped binary and unmodified programs on real kernels.
+//!
+//! Each test builds a network of its own, one at a time, and compares every byte that a program got.
+
+mod support;
+mod wire;
+
+mod cables;
+mod crowd;
+mod failopen;
+mod get;
+mod hostile;
+mod names;
+mod programs;
+mod proxy;
