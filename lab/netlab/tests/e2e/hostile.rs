@@ -17,7 +17,7 @@ use crate::support::{World, output, run, same, skip_without_programs};
 const OBJECT_BYTES: u64 = 1_500_000;
 
 /// Downloads at once; each has an origin of its own.
-const AT_ONCE: usize = 12;
+const AT_ONCE: usize = 8;
 
 /// A download that takes longer has failed, and its user has seen it.
 const CURL_SECONDS: &str = "6";
@@ -25,12 +25,22 @@ const CURL_SECONDS: &str = "6";
 /// One is asked for on all paths at once, the other first as the client asks.
 const FILES: [&str; 2] = ["file.bin", "file.dat"];
 
+/// Wi-Fi comes first whatever was measured, and LTE helps with everything. With `fast` the order would
+/// follow the estimates, which these origins spoil and the load of eight downloads turns round.
+const WIFI_FIRST: &str = "preference = \"thrifty\"\n[paths.override.wwan0]\nmetered = false\n";
+
 fn scenario() -> Scenario {
     let fast = |milliseconds| LinkSpec::symmetric(mbit(100), Duration::from_millis(milliseconds));
     Scenario::new("hostile origins")
         .path("wlan0", PathKind::Wifi, fast(6))
         .path("wwan0", PathKind::Cellular, fast(10))
         .server(ServerSpec::new("origin"))
+}
+
+fn world() -> Result<World> {
+    let mut world = World::build(&scenario())?;
+    world.start_daemon(WIFI_FIRST, &[])?;
+    Ok(world)
 }
 
 /// An origin on the internet at an address, and so with a memory of its marks, of its own.
@@ -104,7 +114,7 @@ fn judge(
 
 /// Every misdeed, for both files.
 fn try_all(place: Where, network_number: u8) -> Result<()> {
-    let world = World::with_daemon(&scenario())?;
+    let world = world()?;
     let proxy = format!("http://{}", world.proxy()?);
     let cases: Vec<(u8, Misdeed, &str)> = (1..)
         .zip(Misdeed::ALL.iter().flat_map(|&misdeed| FILES.map(|file| (misdeed, file))))
@@ -161,7 +171,7 @@ fn misdeeds_on_both_paths_never_bring_wrong_bytes() -> Result<()> {
 fn another_version_on_one_path_is_told_and_remembered() -> Result<()> {
     skip_without_lab!();
     skip_without_programs!("curl");
-    let world = World::with_daemon(&scenario())?;
+    let world = world()?;
     let proxy = format!("http://{}", world.proxy()?);
     let lte = world.network.path("wwan0");
     for (number, misdeed, file) in [
