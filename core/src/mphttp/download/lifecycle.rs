@@ -550,14 +550,20 @@ impl Download {
             });
         if hopeless || unreachable {
             self.fail(if changed { Failure::Changed } else { Failure::AllPathsFailed });
-        } else if now - self.last_progress > tuning::GIVE_UP_AFTER && !self.awaits_first_answer() {
+        } else if self.patience().is_some_and(|patience| now - self.last_progress > patience) {
             self.fail(Failure::AllPathsFailed);
         }
     }
 
-    /// Whether a server holds the first request and takes its time, as one does for a long poll.
-    fn awaits_first_answer(&self) -> bool {
-        self.body.is_none() && self.lanes.values().any(|lane| lane.state == LaneState::Open)
+    /// Time without progress after which the download fails; `None` where the client decides.
+    fn patience(&self) -> Option<Duration> {
+        // A server that holds the first request may take its time, as one does for a long poll.
+        let is_held = self.body.is_none() && self.lanes.values().any(|lane| lane.state == LaneState::Open);
+        match self.config.opening {
+            _ if !is_held => Some(tuning::GIVE_UP_AFTER),
+            Opening::AsClient => None,
+            Opening::Range { .. } => Some(tuning::FIRST_ANSWER_PATIENCE),
+        }
     }
 
     /// Closes what did not connect in time or fell silent, and repeats a first request that waits.

@@ -92,6 +92,10 @@ pub const LONGEST_RETRY: Duration = Duration::from_secs(4);
 /// The whole download fails after this time without a byte from any path.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 
+/// ... but a server that takes a range request and holds its answer is given this time, as browsers
+/// give it. The client's own request, which may be a long poll, is held as long as the client waits.
+pub const FIRST_ANSWER_PATIENCE: Duration = Duration::from_secs(300);
+
 /// The first request is repeated on the next path when not even a connection stands after this
 /// many round trips.
 pub const OPENING_CONNECT_RTTS: u32 = 3;
