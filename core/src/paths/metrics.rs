@@ -182,15 +182,12 @@ mod tests {
             at: Timestamp::from_origin(Duration::from_millis(at_ms)),
             smoothed_rtt: Duration::from_millis(50),
             rtt_variance: Duration::from_millis(5),
-            min_rtt: None,
-            delivery_rate: Rate::ZERO,
             segments_sent: 1,
-            segments_retransmitted: 0,
-            segments_lost: 0,
             bytes_received: received,
             bytes_acked: 100,
             retransmission_timeout: Duration::from_millis(200),
             since_last_data_received: Duration::from_millis(silent_ms),
+            ..TcpSample::default()
         }
     }
 

@@ -12,17 +12,30 @@ use multiway_core::units::{Rate, Timestamp};
 /// Offsets instead of libc's structure, which stops at `tcpi_total_retrans` on glibc.
 mod offset {
     pub(super) const STATE: usize = 0;
+    pub(super) const BACKOFF: usize = 4;
     pub(super) const RTO: usize = 8;
+    pub(super) const SND_MSS: usize = 16;
+    pub(super) const UNACKED: usize = 24;
     pub(super) const LOST: usize = 32;
+    pub(super) const RETRANS: usize = 36;
+    pub(super) const LAST_DATA_SENT: usize = 44;
     pub(super) const LAST_DATA_RECV: usize = 52;
+    pub(super) const LAST_ACK_RECV: usize = 56;
     pub(super) const RTT: usize = 68;
     pub(super) const RTTVAR: usize = 72;
+    pub(super) const SND_CWND: usize = 80;
     pub(super) const TOTAL_RETRANS: usize = 100;
     pub(super) const BYTES_ACKED: usize = 120;
     pub(super) const BYTES_RECEIVED: usize = 128;
+    pub(super) const SEGS_IN: usize = 140;
+    pub(super) const NOTSENT_BYTES: usize = 144;
     pub(super) const MIN_RTT: usize = 148;
     pub(super) const DATA_SEGS_OUT: usize = 156;
     pub(super) const DELIVERY_RATE: usize = 160;
+    pub(super) const BYTES_SENT: usize = 200;
+    pub(super) const BYTES_RETRANS: usize = 208;
+    pub(super) const DSACK_DUPS: usize = 216;
+    pub(super) const REORD_SEEN: usize = 220;
     /// Room for all fields of Linux 6.18 and some more.
     pub(super) const BUFFER: usize = 512;
 }
@@ -87,7 +100,9 @@ fn read(fd: BorrowedFd<'_>, buffer: &mut [u8; offset::BUFFER]) -> io::Result<usi
 
 fn decode(info: &[u8], at: Timestamp) -> TcpSample {
     let micros = |offset| Duration::from_micros(u32_at(info, offset).unwrap_or(0).into());
+    let millis = |offset| Duration::from_millis(u32_at(info, offset).unwrap_or(0).into());
     let count = |offset| u64::from(u32_at(info, offset).unwrap_or(0));
+    let bytes = |offset| u64_at(info, offset).unwrap_or(0);
     TcpSample {
         at,
         smoothed_rtt: micros(offset::RTT),
@@ -95,14 +110,27 @@ fn decode(info: &[u8], at: Timestamp) -> TcpSample {
         min_rtt: u32_at(info, offset::MIN_RTT)
             .filter(|&micros| micros != NO_MIN_RTT)
             .map(|micros| Duration::from_micros(micros.into())),
-        delivery_rate: Rate::from_bytes_per_second(u64_at(info, offset::DELIVERY_RATE).unwrap_or(0)),
+        delivery_rate: Rate::from_bytes_per_second(bytes(offset::DELIVERY_RATE)),
         segments_sent: count(offset::DATA_SEGS_OUT),
         segments_retransmitted: count(offset::TOTAL_RETRANS),
         segments_lost: count(offset::LOST),
-        bytes_received: u64_at(info, offset::BYTES_RECEIVED).unwrap_or(0),
-        bytes_acked: u64_at(info, offset::BYTES_ACKED).unwrap_or(0),
+        segments_retransmitting: count(offset::RETRANS),
+        segments_unacked: count(offset::UNACKED),
+        segments_received: count(offset::SEGS_IN),
+        duplicates_reported: count(offset::DSACK_DUPS),
+        reorderings: count(offset::REORD_SEEN),
+        congestion_window: count(offset::SND_CWND),
+        segment_size: count(offset::SND_MSS),
+        bytes_sent: bytes(offset::BYTES_SENT),
+        bytes_retransmitted: bytes(offset::BYTES_RETRANS),
+        bytes_unsent: count(offset::NOTSENT_BYTES),
+        bytes_received: bytes(offset::BYTES_RECEIVED),
+        bytes_acked: bytes(offset::BYTES_ACKED),
         retransmission_timeout: micros(offset::RTO),
-        since_last_data_received: Duration::from_millis(count(offset::LAST_DATA_RECV)),
+        timeouts_in_row: info.get(offset::BACKOFF).copied().unwrap_or(0).into(),
+        since_last_data_sent: millis(offset::LAST_DATA_SENT),
+        since_last_data_received: millis(offset::LAST_DATA_RECV),
+        since_last_ack_received: millis(offset::LAST_ACK_RECV),
     }
 }
 
@@ -144,6 +172,10 @@ mod tests {
             assert_eq!(sent.bytes_acked, 50_000);
             assert!(sent.segments_sent > 0 && !sent.delivery_rate.is_zero());
             assert!(sent.retransmission_timeout >= Duration::from_millis(200));
+            assert!(sent.bytes_sent >= 50_000 && sent.segments_received > 0);
+            assert!(sent.congestion_window > 0 && sent.segment_size > 0);
+            assert!(sent.since_last_ack_received < Duration::from_secs(60));
+            assert_eq!((sent.bytes_unsent, sent.timeouts_in_row), (0, 0));
         }
     }
 
