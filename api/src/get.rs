@@ -17,7 +17,7 @@ pub struct GetSummary {
     pub bytes: u64,
     /// Bytes that were already in a partial file and were not fetched again.
     pub resumed_bytes: u64,
-    /// Wall-clock time it took.
+    /// Wall-clock time until the last byte was written; what the disk then takes to keep it is not in it.
     pub seconds: f64,
     /// What each path contributed; paths that were not used are listed with zero.
     pub paths: Vec<GetPath>,

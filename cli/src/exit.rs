@@ -9,7 +9,7 @@ pub(crate) enum Exit {
     Usage,
     /// No path leads to the server.
     Unreachable,
-    /// The server answered with an error status.
+    /// The server answered with an error status, or with a redirect that is not followed.
     HttpStatus,
     /// The bytes are not the right ones.
     Verification,
@@ -39,7 +39,11 @@ const TABLE: [(Option<Exit>, u8, &str); 15] = [
     (Some(Exit::Other), 1, "anything without a code of its own"),
     (Some(Exit::Usage), 2, "wrong arguments, unknown interface, unreadable or wrong configuration"),
     (Some(Exit::Unreachable), 3, "no path leads to the server"),
-    (Some(Exit::HttpStatus), 4, "the server answered with an error status, such as 404"),
+    (
+        Some(Exit::HttpStatus),
+        4,
+        "the server answered with an error status, such as 404, or with a redirect that is not followed",
+    ),
     (Some(Exit::Verification), 5, "verification failed: checksum, size or contents are not the right ones"),
     (Some(Exit::Tls), 6, "TLS failed, for instance on the server's certificate"),
     (Some(Exit::Disk), 7, "the file could not be written: disk full, or no permission"),

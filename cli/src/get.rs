@@ -185,7 +185,9 @@ fn explain(error: GetError) -> Failure {
             OriginError::Tls { .. } | OriginError::TlsName { .. } => Exit::Tls,
             OriginError::Resolve(_) | OriginError::Connect(_) => Exit::Unreachable,
         },
-        GetError::Status { .. } | GetError::TooManyRedirects { .. } => Exit::HttpStatus,
+        GetError::Status { .. } | GetError::Redirect { .. } | GetError::TooManyRedirects { .. } => {
+            Exit::HttpStatus
+        }
         GetError::Changed { .. } | GetError::Checksum { .. } | GetError::StreamChecksum { .. } => {
             Exit::Verification
         }

@@ -51,6 +51,16 @@ pub enum GetError {
         /// What was asked for.
         url: String,
     },
+    /// The server sends the client where it does not go.
+    #[error("{from} redirects to `{to}`, which is not followed: {reason}")]
+    Redirect {
+        /// Who redirects.
+        from: String,
+        /// Where to.
+        to: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// More redirects than anyone means.
     #[error("{url}: redirected too often")]
     TooManyRedirects {
@@ -100,6 +110,14 @@ pub enum GetError {
 }
 
 impl GetError {
+    /// A fault of the URL that `from` redirected to is not its user's.
+    pub(super) fn of_redirect(self, from: &Url) -> Self {
+        match self {
+            Self::Url { url: to, reason } => Self::Redirect { from: from.to_string(), to, reason },
+            other => other,
+        }
+    }
+
     pub(super) fn of_transfer(error: TransferError, url: &Url, file: &Path) -> Self {
         let url = url.to_string();
         match error {

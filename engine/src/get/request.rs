@@ -88,14 +88,17 @@ pub(super) fn redirect(from: &Url, head: &ResponseHead) -> Result<Url, GetError>
         url: from.to_string(),
         reason: format!("status {} without Location", head.status()),
     })?;
-    let to = from
-        .join(location)
-        .map_err(|error| GetError::Url { url: location.to_owned(), reason: error.to_string() })?;
+    let refused = |url: &str, reason: &str| {
+        GetError::Url { url: url.to_owned(), reason: reason.to_owned() }.of_redirect(from)
+    };
+    let to = from.join(location).map_err(|error| refused(location, &error.to_string()))?;
     if from.scheme() == "https" && to.scheme() == "http" {
-        let reason = "an https URL redirects to it, and it is not protected".to_owned();
-        return Err(GetError::Url { url: to.to_string(), reason });
+        return Err(refused(to.as_str(), "it is not protected as https is"));
     }
-    parse_url(to.as_str())
+    if !to.username().is_empty() || to.password().is_some() {
+        return Err(refused(to.as_str(), "credentials in a URL are not sent"));
+    }
+    parse_url(to.as_str()).map_err(|error| error.of_redirect(from))
 }
 
 /// `text` with its `%XX` replaced where that gives UTF-8.

@@ -12,7 +12,7 @@ use multiway_netlab::{NetworkOptions, NginxSpec, skip_without_lab};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::{World, output, run, same, wait_until, wifi_and_lte};
+use crate::support::{World, output, run, same, skip_without_programs, wait_until, wifi_and_lte};
 
 const FILE: &str = "4MB.bin";
 
@@ -69,6 +69,28 @@ fn a_file_comes_over_both_paths_and_is_named_after_its_url() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_file_has_its_name_only_when_the_disk_has_its_bytes() -> Result<()> {
+    skip_without_lab!();
+    skip_without_programs!("strace");
+    let world = World::build(&scenario())?;
+    let url = world.network.server("origin").url(FILE);
+    let mut traced = world.command("strace");
+    traced.args(["-f", "-y", "-o", "calls", "-e", "trace=fsync,fdatasync,rename,renameat,renameat2"]);
+    output(traced.arg(crate::support::multiway()).args(["get", "-q", &url]))?;
+    let calls = String::from_utf8(world.read("calls")?)?;
+    let place = |what: &str, parts: &[&str]| {
+        let is_it = |line: &str| parts.iter().all(|part| line.contains(part));
+        calls.lines().position(is_it).with_context(|| format!("no {what} in:\n{calls}"))
+    };
+    let home = format!("{}>)", world.path("").canonicalize()?.display());
+    let bytes = place("sync of the bytes", &["sync(", ".part>"])?;
+    let name = place("rename", &["rename", ".part"])?;
+    let directory = place("sync of the directory", &["fsync(", &home])?;
+    ensure!(bytes < name && name < directory, "{calls}");
+    Ok(())
+}
+
 fn root(world: &World) -> std::path::PathBuf {
     world.network.server("origin").nginx().expect("it has files").root()
 }
@@ -119,13 +141,25 @@ fn redirects_are_followed_to_their_end() -> Result<()> {
         .directives("location = /far { return 302 http://files.example/4MB.bin; }")
         .directives("location = /near { return 301 far; }")
         .directives("location = /loop { return 307 /loop; }")
-        .directives("location = /out { return 302 ftp://files.example/; }")
+        .directives("location = /ftp { return 302 ftp://files.example/; }")
+        .directives("location = /file { return 302 file:///etc/passwd; }")
+        .directives("location = /credentials { return 302 http://me:secret@files.example/; }")
+        .directives("location = /nowhere { return 302 http://[; }")
         .start(world.network.lab(), other.host())?;
     summary(&world, &["-o", "found", "http://other.example/near"])?;
     same(&world.read("found")?, &world.content(FILE))?;
     fails(&world, "loop", &["http://other.example/loop"], exit::HTTP_STATUS, "redirected too often")?;
-    fails(&world, "out", &["http://other.example/out"], exit::USAGE, "only http and https")?;
-    ensure!(!world.path("loop.part").exists() && !world.path("out.part").exists(), "a partial file is left");
+    // The user asked for nothing wrong: the server did wrong.
+    for (file, says) in [
+        ("ftp", "only http and https"),
+        ("file", "only http and https"),
+        ("credentials", "not sent"),
+        ("nowhere", "invalid"),
+    ] {
+        fails(&world, file, &[&format!("http://other.example/{file}")], exit::HTTP_STATUS, says)?;
+        ensure!(!world.path(&format!("{file}.part")).exists(), "{file}.part is left");
+    }
+    ensure!(!world.path("loop.part").exists(), "a partial file is left");
     Ok(())
 }
 
