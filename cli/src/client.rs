@@ -6,7 +6,7 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use multiway_api::{Problem, ProblemCode};
 use serde::de::DeserializeOwned;
@@ -17,6 +17,12 @@ use crate::failure::Failure;
 
 /// A daemon that does not answer within this time is stuck: everything it is asked is local.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The status by which a daemon says that it has no room for one more connection.
+const NO_ROOM: u16 = 503;
+
+/// Wait before asking again a daemon that has no room for one more connection.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Largest answer read; a status with a hundred thousand flows is less.
 const LONGEST_ANSWER: u64 = 64 << 20;
@@ -54,10 +60,18 @@ impl Client {
     }
 
     fn ask<T: DeserializeOwned>(&self, method: &str, path: &str, body: &[u8]) -> Result<T, Failure> {
-        let mut stream =
-            UnixStream::connect(&self.socket).map_err(|error| no_daemon(&self.socket, &error))?;
-        let answer =
-            exchange(&mut stream, method, path, body).map_err(|error| self.broken(&error.to_string()))?;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        let answer = loop {
+            let mut stream =
+                UnixStream::connect(&self.socket).map_err(|error| no_daemon(&self.socket, &error))?;
+            let answer =
+                exchange(&mut stream, method, path, body).map_err(|error| self.broken(&error.to_string()))?;
+            let has_no_room = split(&answer).is_some_and(|(status, _)| status == NO_ROOM);
+            if !has_no_room || Instant::now() > deadline {
+                break answer;
+            }
+            std::thread::sleep(RETRY_PAUSE);
+        };
         let (status, content) = split(&answer).ok_or_else(|| self.broken("it is no HTTP"))?;
         if status == 200 {
             return serde_json::from_slice(content).map_err(|error| self.broken(&error.to_string()));
@@ -100,10 +114,14 @@ fn exchange(stream: &mut UnixStream, method: &str, path: &str, body: &[u8]) -> i
     )
     .into_bytes();
     request.extend_from_slice(body);
-    stream.write_all(&request)?;
+    // A daemon that has no room says so without hearing the request.
+    let sent = stream.write_all(&request);
     let mut answer = Vec::new();
-    stream.take(LONGEST_ANSWER).read_to_end(&mut answer)?;
-    Ok(answer)
+    match stream.take(LONGEST_ANSWER).read_to_end(&mut answer) {
+        Err(error) if answer.is_empty() => Err(sent.err().unwrap_or(error)),
+        Ok(_) if answer.is_empty() => sent.map(|()| answer),
+        _ => Ok(answer),
+    }
 }
 
 /// Status code and content of an HTTP answer.

@@ -273,7 +273,7 @@ impl Backend for Shared {
     }
 
     fn adopt(&self, caller: Caller, program: &str) -> Result<RunResponse, AdoptError> {
-        Ok(match self.interception.adopt(caller)? {
+        Ok(match self.interception.adopt(&caller)? {
             Ok(cgroup) => {
                 tracing::info!(user = caller.user, "runs {program:?} in {cgroup}");
                 RunResponse::Intercepted { cgroup }

@@ -11,17 +11,20 @@
 //!   [`original_dst`]: where they were going.
 //! - [`cgroup`]: a control group per run, so that one program can be chosen; [`reaper`]: removes
 //!   them when the daemon dies.
-//! - [`process`], [`accounts`], [`privilege`], [`limits`], [`memory`]: whose a connection is, who
-//!   users are by name, what this process may do and how much, and what it occupies.
+//! - [`process`], [`pidfd`], [`accounts`], [`privilege`], [`limits`], [`memory`], [`clock`]: whose a
+//!   connection is, who users are by name, what this process may do and how much, what it occupies,
+//!   and what time it is.
 
 pub mod accounts;
 pub mod cgroup;
+pub mod clock;
 pub mod diagnose;
 pub mod intercept;
 pub mod limits;
 pub mod memory;
 mod netlink;
 pub mod original_dst;
+pub mod pidfd;
 pub mod privilege;
 pub mod process;
 pub mod reaper;

@@ -1,6 +1,8 @@
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 
-use tokio::net::unix::UCred;
+use multiway_edge::pidfd::ProcessHandle;
+use tokio::net::UnixStream;
 
 /// Who may ask what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,7 +28,7 @@ impl Access {
     /// Where only owner and group can connect, the kernel has answered that already. Where anyone
     /// can, the caller's group at the time it connected counts, not its supplementary groups, which
     /// the kernel does not pass on.
-    pub(super) fn may_see_status(self, caller: Caller) -> bool {
+    pub(super) fn may_see_status(self, caller: &Caller) -> bool {
         !self.everyone_may_run
             || caller.user == 0
             || Some(caller.user) == own_user()
@@ -35,7 +37,7 @@ impl Access {
 }
 
 /// The process at the other end of a connection, as the kernel knows it from when it connected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Caller {
     /// Its effective user.
     pub user: u32,
@@ -43,26 +45,31 @@ pub struct Caller {
     pub group: u32,
     /// Its number; absent when it is in a PID namespace that the daemon does not see.
     pub pid: Option<u32>,
-}
-
-impl From<UCred> for Caller {
-    fn from(credentials: UCred) -> Self {
-        Self {
-            user: credentials.uid(),
-            group: credentials.gid(),
-            pid: credentials.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0),
-        }
-    }
+    /// Holds on to it; absent without its number, and where the kernel is too old for that.
+    pub process: Option<Arc<ProcessHandle>>,
 }
 
 impl Caller {
-    /// Whether the process with the caller's number is still a process of the caller's user.
+    /// The process at the other end of `stream`; `None` when the kernel does not tell.
+    pub(super) fn of(stream: &UnixStream) -> Option<Self> {
+        let credentials = stream.peer_cred().ok()?;
+        let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0);
+        let process = pid.and_then(|pid| ProcessHandle::of_peer(stream, pid).ok()).map(Arc::new);
+        Some(Self { user: credentials.uid(), group: credentials.gid(), pid, process })
+    }
+
+    /// Whether the caller's number is still the caller's.
     ///
     /// A number may be given anew once the process has ended, perhaps to another user's, which must
     /// not be put under the daemon by someone else's wish.
     pub fn still_runs(&self) -> bool {
-        let Some(pid) = self.pid else { return false };
-        std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == self.user)
+        match (&self.process, self.pid) {
+            (Some(process), _) => process.is_running(),
+            (None, Some(pid)) => {
+                std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == self.user)
+            }
+            (None, None) => false,
+        }
     }
 }
 

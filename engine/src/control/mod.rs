@@ -7,6 +7,7 @@
 //! configured group.
 
 mod access;
+mod doors;
 mod server;
 mod socket;
 

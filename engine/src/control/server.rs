@@ -5,7 +5,8 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::serve::IncomingStream;
@@ -15,9 +16,9 @@ use futures_util::stream;
 use multiway_api::{
     EVENTS_PATH, Event, Problem, ProblemCode, RUN_PATH, RunRequest, RunResponse, STATUS_PATH, Status,
 };
-use tokio::net::UnixListener;
 use tokio::sync::broadcast::{self, error::RecvError};
 
+use super::doors::Doors;
 use super::{Access, AdoptError, Backend, Caller, ControlSocket};
 
 /// Largest request; a [`RunRequest`] holds one name.
@@ -43,30 +44,37 @@ pub async fn serve(
         .route(EVENTS_PATH, get(events))
         .fallback(|| async { Refusal::not_found() })
         .layer(DefaultBodyLimit::max(LARGEST_REQUEST))
+        .layer(map_response(last))
         .with_state(shared)
         .into_make_service_with_connect_info::<Peer>();
     // Not a graceful shutdown: that would wait for those who listen to events.
     tokio::select! {
-        served = axum::serve(listener, router) => served,
+        served = axum::serve(Doors::new(listener), router) => served,
         () = stopped => Ok(()),
     }
 }
 
 /// The kernel's word on the peer; absent when the kernel gave none.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Peer(Option<Caller>);
 
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        Self(stream.io().peer_cred().ok().map(Caller::from))
+impl Connected<IncomingStream<'_, Doors>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Doors>) -> Self {
+        Self(stream.io().caller.clone())
     }
+}
+
+/// One connection is for one request: who has their answer makes room.
+async fn last(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 async fn status(
     State(shared): State<Shared>,
     ConnectInfo(peer): ConnectInfo<Peer>,
 ) -> Result<Json<Status>, Refusal> {
-    shared.require_status(peer)?;
+    shared.require_status(&peer)?;
     Ok(Json(shared.backend.status()))
 }
 
@@ -93,7 +101,7 @@ async fn events(
     State(shared): State<Shared>,
     ConnectInfo(peer): ConnectInfo<Peer>,
 ) -> Result<Response, Refusal> {
-    shared.require_status(peer)?;
+    shared.require_status(&peer)?;
     let body = Body::from_stream(stream::unfold(shared.backend.events(), |mut events| async {
         let line = next_line(&mut events).await?;
         Some((Ok::<_, Infallible>(line), events))
@@ -118,8 +126,8 @@ async fn next_line(events: &mut broadcast::Receiver<Event>) -> Option<Bytes> {
 }
 
 impl Shared {
-    fn require_status(&self, peer: Peer) -> Result<(), Refusal> {
-        if peer.0.is_some_and(|caller| self.access.may_see_status(caller)) {
+    fn require_status(&self, peer: &Peer) -> Result<(), Refusal> {
+        if peer.0.as_ref().is_some_and(|caller| self.access.may_see_status(caller)) {
             return Ok(());
         }
         Err(Refusal {

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::*;
+use multiway_edge::pidfd::ProcessHandle;
 
 struct Fake {
     adopted: Mutex<Vec<(Caller, String)>>,
@@ -178,11 +179,76 @@ async fn a_configured_group_may_connect_and_others_may_not() {
 
 #[test]
 fn where_everyone_may_run_programs_status_stays_with_owner_and_group() {
-    let stranger = Caller { user: 4_000_000, group: 4_000_001, pid: None };
+    let stranger = Caller { user: 4_000_000, group: 4_000_001, pid: None, process: None };
     let open = Access { everyone_may_run: true, group: Some(4_000_001) };
-    assert!(open.may_see_status(stranger));
-    assert!(!Access { group: None, ..open }.may_see_status(stranger));
-    assert!(!Access { group: Some(7), ..open }.may_see_status(stranger));
-    assert!(open.may_see_status(Caller { user: 0, group: 0, pid: None }));
+    assert!(open.may_see_status(&stranger));
+    assert!(!Access { group: None, ..open }.may_see_status(&stranger));
+    assert!(!Access { group: Some(7), ..open }.may_see_status(&stranger));
+    assert!(open.may_see_status(&Caller { user: 0, group: 0, ..stranger.clone() }));
     assert!(!stranger.still_runs());
+}
+
+#[test]
+fn a_number_that_another_process_of_the_same_user_has_now_is_not_the_callers() {
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let ended = ProcessHandle::of(child.id()).unwrap();
+    child.wait().unwrap();
+    let (user, group) = (access::own_user().unwrap(), 0);
+    let pid = Some(std::process::id());
+    assert!(!Caller { user, group, pid, process: Some(Arc::new(ended)) }.still_runs());
+    let running = ProcessHandle::of(std::process::id()).unwrap();
+    assert!(Caller { user, group, pid, process: Some(Arc::new(running)) }.still_runs());
+    assert!(Caller { user, group, pid, process: None }.still_runs(), "as well as an old kernel can tell");
+}
+
+#[tokio::test]
+async fn a_user_with_many_connections_is_told_and_has_room_again_when_they_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("c");
+    let _running = start(&path, Access::default());
+    let mut silent = Vec::new();
+    for _ in 0..doors::MOST_OF_A_USER {
+        silent.push(UnixStream::connect(&path).await.unwrap());
+    }
+    let mut refused = UnixStream::connect(&path).await.unwrap();
+    let mut answer = String::new();
+    refused.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.contains(" 503 ") && answer.contains("try again"), "{answer}");
+    drop(silent);
+    let again = async {
+        loop {
+            let mut stream = UnixStream::connect(&path).await.unwrap();
+            let _ = stream.write_all(b"GET /v1/status HTTP/1.0\r\n\r\n").await;
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+            if answer.starts_with(b"HTTP/1.0 200") {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), again).await.expect("there is room");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_never_finishes_a_request_is_cut_off() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("c");
+    let _running = start(&path, Access::default());
+    for begun in ["", "GET /v1/sta", "POST /v1/run HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"] {
+        let mut stream = UnixStream::connect(&path).await.unwrap();
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        // Cut off with an explanation or without one.
+        let _ = stream.read_to_string(&mut answer).await;
+        assert!(!answer.contains(" 200 "), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn an_answered_connection_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("c");
+    let _running = start(&path, Access::default());
+    let (head, _) = ask(&path, "GET /v1/status HTTP/1.1\r\nHost: multiway\r\n\r\n").await;
+    assert!(head.ends_with("200 OK"), "{head}");
 }

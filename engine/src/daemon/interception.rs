@@ -102,14 +102,14 @@ impl Interception {
 
     /// Puts the caller into a control group of its own that is intercepted; the name of the group,
     /// or why it cannot be intercepted though the proxy would do.
-    pub(super) fn adopt(&self, caller: Caller) -> Result<Result<String, String>, AdoptError> {
+    pub(super) fn adopt(&self, caller: &Caller) -> Result<Result<String, String>, AdoptError> {
         let pid = caller.pid.ok_or(AdoptError::UnknownProcess)?;
         if !caller.still_runs() {
             return Err(AdoptError::Gone { pid });
         }
         match &mut *self.state() {
             State::Off { reason } => Ok(Err(reason.clone())),
-            State::On(active) => Ok(active.adopt(pid, self.reaper_command)),
+            State::On(active) => active.adopt(caller, pid, self.reaper_command),
         }
     }
 
@@ -185,20 +185,39 @@ impl Active {
         })
     }
 
-    fn adopt(&mut self, pid: u32, reaper_command: fn() -> Command) -> Result<String, String> {
+    fn adopt(
+        &mut self,
+        caller: &Caller,
+        pid: u32,
+        reaper_command: fn() -> Command,
+    ) -> Result<Result<String, String>, AdoptError> {
         self.runs_made += 1;
         let id = format!("{}-{}", std::process::id(), self.runs_made);
-        let run = RunGroup::create(&id, pid).map_err(|error| error.to_string())?;
-        let entered = self.enter(&run, pid, reaper_command);
-        if let Err(reason) = entered {
+        let run = match RunGroup::create(&id, pid) {
+            Ok(run) => run,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let entered = self.prepare(&run, reaper_command).and_then(|()| {
+            // The rules took their time.
+            if !caller.still_runs() {
+                return Ok(());
+            }
+            run.add(pid).map_err(|error| format!("process {pid} cannot be moved to {}: {error}", run.name()))
+        });
+        // The kernel moves by number: whoever ran before and after had it in between.
+        let is_gone = !caller.still_runs();
+        if is_gone && let Err(error) = run.evacuate_and_remove() {
+            tracing::warn!(%error, group = run.name(), "a process that did not ask for it may be intercepted");
+        }
+        if is_gone || entered.is_err() {
             self.runs.retain(|other| *other != run);
             self.abandon(&run);
-            return Err(reason);
         }
-        Ok(run.name().to_owned())
+        if is_gone { Err(AdoptError::Gone { pid }) } else { Ok(entered.map(|()| run.name().to_owned())) }
     }
 
-    fn enter(&mut self, run: &RunGroup, pid: u32, reaper_command: fn() -> Command) -> Result<(), String> {
+    /// Has the connections of whoever will be in the group intercepted.
+    fn prepare(&mut self, run: &RunGroup, reaper_command: fn() -> Command) -> Result<(), String> {
         // First of all, so that whatever happens then leaves nothing behind.
         let reaper = match &mut self.reaper {
             Some(reaper) => reaper,
@@ -208,8 +227,7 @@ impl Active {
         };
         reaper.track(run).map_err(|error| format!("the process that cleans up is gone: {error}"))?;
         self.runs.push(run.clone());
-        self.apply().map_err(|error| error.to_string())?;
-        run.add(pid).map_err(|error| format!("process {pid} cannot be moved to {}: {error}", run.name()))
+        self.apply().map_err(|error| error.to_string())
     }
 
     fn tidy(&mut self, configured: &InterceptConfig) {
