@@ -87,8 +87,9 @@ impl Shared {
         lock(&self.in_flight)
     }
 
+    /// What answers are remembered by: their life goes on while the device sleeps.
     pub(super) fn now(&self) -> Timestamp {
-        crate::paths::now()
+        crate::paths::now_with_sleep()
     }
 
     /// What the memory holds for all of `families`; `None` when something must be asked.

@@ -3,9 +3,10 @@
 //! A message is passed on as it came, so [`Envelope`] reads only what every message must have;
 //! the records are read for A and AAAA alone ([`read_answer`]).
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use hickory_proto::op::{Message, Metadata, OpCode, Query, ResponseCode};
+use hickory_proto::op::{Edns, Message, Metadata, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use hickory_proto::serialize::binary::{BinDecodable, BinDecoder, BinEncodable};
 use multiway_core::flow::names::{HostName, Outcome};
@@ -22,6 +23,9 @@ const LARGEST_UDP_PAYLOAD: usize = 1232;
 
 /// CNAMEs followed in one answer; real chains are shorter, circles end here.
 const MAX_CHAIN: usize = 16;
+
+/// Life of `localhost`'s addresses in seconds: a week, as in the zones that servers had for it.
+const LOCALHOST_TTL: u32 = 604_800;
 
 /// Life of a negative answer that names none, below the 5 minutes that RFC 2308 section 7 allows.
 const NEGATIVE_TTL: Duration = Duration::from_secs(30);
@@ -79,6 +83,13 @@ impl Envelope {
             .map(|name| (name, family))
     }
 
+    /// Whether the question is for `localhost` or a name under it, of whatever type.
+    pub(super) fn is_for_localhost(&self) -> bool {
+        let name = self.question.name();
+        name.iter().next_back().is_some_and(|label| label.eq_ignore_ascii_case(b"localhost"))
+            && self.question.query_class() == DNSClass::IN
+    }
+
     /// True when this is the answer to `query`: same id, same question.
     ///
     /// The other two things an answer is known by, RFC 5452 section 9, are the addresses and
@@ -114,6 +125,32 @@ pub(super) fn address_query(name: &HostName, family: Family, id: u16) -> Result<
 ///
 /// Bytes that are not even a header get none.
 pub(super) fn refusal(query: &[u8], code: ResponseCode) -> Option<Vec<u8>> {
+    blank(query, code)?.to_vec().ok()
+}
+
+/// The answer to `query` for a name that is this device: the loopback's addresses, or that there is
+/// nothing else of this name. RFC 6761 section 6.3.
+pub(super) fn localhost_answer(query: &[u8], asked: &Envelope) -> Option<Vec<u8>> {
+    let mut message = blank(query, ResponseCode::NoError)?;
+    let address: Option<RData> = match asked.question.query_type() {
+        RecordType::A => Some(RData::A(Ipv4Addr::LOCALHOST.into())),
+        RecordType::AAAA => Some(RData::AAAA(Ipv6Addr::LOCALHOST.into())),
+        _ => None,
+    };
+    if let Some(address) = address {
+        message.add_answer(Record::from_rdata(asked.question.name().clone(), LOCALHOST_TTL, address));
+    }
+    // RFC 6891 section 6.1.1: who speaks EDNS is answered in it.
+    if Message::from_vec(query).is_ok_and(|query| query.edns.is_some()) {
+        let mut edns = Edns::new();
+        edns.set_max_payload(LARGEST_UDP_PAYLOAD as u16);
+        message.set_edns(edns);
+    }
+    message.to_vec().ok()
+}
+
+/// The beginning of an answer to `query`.
+fn blank(query: &[u8], code: ResponseCode) -> Option<Message> {
     let [a, b, flags, ..] = *query.first_chunk::<HEADER>()?;
     let mut metadata =
         Metadata::new(u16::from_be_bytes([a, b]), hickory_proto::op::MessageType::Response, OpCode::Query);
@@ -126,7 +163,7 @@ pub(super) fn refusal(query: &[u8], code: ResponseCode) -> Option<Vec<u8>> {
     if let Ok(envelope) = Envelope::read(query) {
         message.add_query(envelope.question);
     }
-    message.to_vec().ok()
+    Some(message)
 }
 
 /// `response` as it may go to the sender of `query` over UDP: whole, or cut to its question with

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::exchange::ExchangeError;
 use super::lookup::{DOUBT_GRACE, Shared};
-use super::message::{Envelope, fit_udp, read_answer, refusal, set_id};
+use super::message::{Envelope, fit_udp, localhost_answer, read_answer, refusal, set_id};
 use super::resolver::Resolver;
 
 /// How long another path's good answer waits for the preferred path's.
@@ -153,6 +153,9 @@ impl Resolver {
         }
         if asked.op_code != OpCode::Query {
             return refusal(query, ResponseCode::NotImp);
+        }
+        if asked.is_for_localhost() {
+            return localhost_answer(query, &asked);
         }
         match self.ask_every_path(&asked, query).await {
             Some(mut response) => {

@@ -14,7 +14,7 @@ mod store;
 mod stream;
 mod table;
 
-pub use clock::now;
+pub use clock::{now, now_with_sleep};
 pub use error::{ConnectError, PathTableError};
 pub use memory::default_history_file;
 pub use portal::{PortalProbe, ProbeUrlError};

@@ -200,3 +200,29 @@ async fn malformed_queries_are_refused_and_harmless() {
     let response = ask(server, &query("www.example.com", RecordType::A, 4)).await;
     assert_eq!(addresses(&response), [IpAddr::from([203, 0, 113, 1])]);
 }
+
+#[tokio::test]
+async fn localhost_is_this_device_whatever_the_servers_say_and_they_are_not_asked() {
+    let liar = slow([203, 0, 113, 66], Duration::ZERO).await;
+    let resolver = resolver(&[&liar]);
+    let server = serve(&resolver).await;
+    for (name, record_type, expected) in [
+        ("localhost", RecordType::A, &["127.0.0.1"][..]),
+        ("LOCALHOST", RecordType::AAAA, &["::1"]),
+        ("app.localhost", RecordType::A, &["127.0.0.1"]),
+        ("_a.b.localhost", RecordType::A, &["127.0.0.1"]),
+        ("localhost", RecordType::MX, &[]),
+    ] {
+        let mut asked = query(name, record_type, 7);
+        asked.set_edns(Edns::new());
+        let answer = ask(server, &asked).await;
+        let expected: Vec<IpAddr> = expected.iter().map(|a| a.parse().expect("an address")).collect();
+        assert_eq!(addresses(&answer), expected, "{name} {record_type}");
+        let head = &answer.metadata;
+        assert_eq!((head.id, head.response_code), (7, hickory_proto::op::ResponseCode::NoError));
+        assert!(head.recursion_available && answer.edns.is_some(), "{answer:?}");
+    }
+    assert_eq!(liar.queries(), 0);
+    ask(server, &query("localhost.example.com", RecordType::A, 8)).await;
+    assert!(liar.queries() > 0, "that is somebody else's");
+}
