@@ -8,7 +8,9 @@
 //! - [`paths`]: what a path is, how it is measured, what is remembered of it, what policy allows.
 //! - [`mphttp`]: one HTTP object over several paths: range planning, reassembly, verification.
 //! - [`flow`]: what a connection carries and which treatment it gets.
+//! - [`bond`]: any TCP stream over several paths through a relay.
 
+pub mod bond;
 pub mod flow;
 pub mod mphttp;
 pub mod paths;

@@ -1,0 +1,1 @@
+//! One stream's two directions.
