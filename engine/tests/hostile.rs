@@ -180,6 +180,35 @@ async fn a_client_that_only_stops_sending_gets_its_answer_however_late() {
 }
 
 #[tokio::test]
+async fn a_request_that_a_server_holds_is_sent_once() {
+    let home = tempfile::tempdir().unwrap();
+    let proxy = start_proxy(&context(&home)).await;
+    let (listener, server) = listen().await;
+    let (report, mut reports) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let report = report.clone();
+            tokio::spawn(async move {
+                read_head(&mut stream).await.unwrap();
+                report.send("asked").unwrap();
+                // Longer than a path that says nothing at all is given; lab/simtest has the hours.
+                tokio::time::sleep(Duration::from_secs(6)).await;
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnews").await;
+            });
+        }
+    });
+    let mut client = TcpStream::connect(proxy).await.unwrap();
+    let host = format!("files.example:{}", server.port());
+    let request = format!("GET http://{host}/poll HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    client.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    timeout(PATIENCE, client.read_to_string(&mut answer)).await.unwrap().unwrap();
+    assert!(answer.ends_with("\r\n\r\nnews"), "{answer}");
+    assert_eq!(reports.recv().await, Some("asked"));
+    assert!(reports.try_recv().is_err(), "it was asked again");
+}
+
+#[tokio::test]
 async fn of_endless_interim_answers_only_some_are_kept() {
     let home = tempfile::tempdir().unwrap();
     let proxy = start_proxy(&context(&home)).await;

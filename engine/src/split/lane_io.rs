@@ -106,6 +106,11 @@ impl LaneIo {
         self.outgoing.extend_from_slice(bytes);
     }
 
+    /// Whether all requests are with the kernel.
+    pub(super) fn is_sent(&self) -> bool {
+        self.outgoing.is_empty()
+    }
+
     /// The connection, once it stands.
     pub(super) fn stream(&self) -> Option<&OriginStream> {
         match &self.state {

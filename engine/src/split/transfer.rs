@@ -661,6 +661,10 @@ impl Transfer {
             self.rtts_passed = at;
             for (lane, (_, io)) in &self.lanes {
                 let sample = io.stream().and_then(|stream| stream.tcp().latest_sample());
+                if let Some(sample) = sample {
+                    let all = sample.segments_unacked == 0 && sample.bytes_unsent == 0 && io.is_sent();
+                    self.download.handle_acknowledged(*lane, all);
+                }
                 if let Some((sample, least)) = sample.and_then(|s| Some((s, s.min_rtt?))) {
                     self.download.handle_rtt(*lane, least, sample.smoothed_rtt);
                 }

@@ -98,6 +98,8 @@ pub(super) struct Lane {
     pub(super) base_rtt: Option<Duration>,
     /// Round-trip time with queueing, as the kernel smooths it.
     pub(super) smoothed_rtt: Option<Duration>,
+    /// Whether the peer's kernel has acknowledged all that was written; `None` when nobody told.
+    pub(super) is_acknowledged: Option<bool>,
 }
 
 impl Lane {
@@ -120,6 +122,7 @@ impl Lane {
             rate: ArrivalRate::new(rtt.unwrap_or(tuning::UNKNOWN_RTT).mul_f32(tuning::RATE_MEMORY_RTTS), now),
             base_rtt: None,
             smoothed_rtt: rtt,
+            is_acknowledged: None,
         }
     }
 

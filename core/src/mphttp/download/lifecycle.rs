@@ -599,7 +599,12 @@ impl Download {
                 let patience = (lane.rtt() * tuning::OPENING_CONNECT_RTTS).max(tuning::OPENING_CONNECT_LEAST);
                 now - lane.opened_at >= patience
             }
-            LaneState::Open => lane.silence(now) >= tuning::OPENING_HEAD_WAIT,
+            LaneState::Open => match lane.is_acknowledged {
+                // The server has the request and may think, or hold it as for a long poll.
+                Some(true) => false,
+                Some(false) => lane.silence(now) >= tuning::OPENING_UNACKNOWLEDGED_WAIT,
+                None => lane.silence(now) >= tuning::OPENING_UNKNOWN_WAIT,
+            },
         });
         if waiting {
             self.open_next(now);

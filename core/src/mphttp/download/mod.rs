@@ -353,6 +353,13 @@ impl Download {
         }
     }
 
+    /// The kernel's word on whether the peer has acknowledged all that was written to a connection.
+    pub fn handle_acknowledged(&mut self, lane: LaneId, all: bool) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.is_acknowledged = Some(all);
+        }
+    }
+
     /// The answer to the first request tells the object's extent.
     ///
     /// Call it once; answers to first requests repeated on other paths are dropped by then.

@@ -103,9 +103,13 @@ pub const OPENING_CONNECT_RTTS: u32 = 3;
 /// ... but not earlier than this.
 pub const OPENING_CONNECT_LEAST: Duration = Duration::from_millis(450);
 
-/// The first request is repeated on the next path when its answer takes longer than this; servers
-/// that compute a page may take most of it.
-pub const OPENING_HEAD_WAIT: Duration = Duration::from_millis(1500);
+/// ... or when the server's host has not even acknowledged it for this long: three retransmissions on an
+/// everyday path.
+pub const OPENING_UNACKNOWLEDGED_WAIT: Duration = Duration::from_millis(1500);
+
+/// ... or, where the kernel does not say what was acknowledged, when its answer takes longer than this;
+/// servers that compute a page may take most of it.
+pub const OPENING_UNKNOWN_WAIT: Duration = Duration::from_secs(5);
 
 /// Attempts on each path after which a server that never answered is given up.
 pub const OPENING_ATTEMPTS: u32 = 3;
