@@ -45,25 +45,37 @@ fn weight_of(elapsed: Duration, memory: Duration) -> f64 {
     1.0 - (-elapsed.as_secs_f64() / memory.as_secs_f64()).exp()
 }
 
-/// Volume-weighted moving average of a ratio (MultiMob, the oracle): the newest reading counts by
-/// the volume it was taken over, and a reading over nothing counts nothing.
-#[derive(Debug, Clone, Copy, Default)]
+/// Volume-weighted moving average of a ratio (MultiMob, equations 1 to 3): the newest reading counts
+/// by the volume it was taken over, and a reading over nothing counts nothing.
+#[derive(Debug, Clone, Copy)]
 pub struct VolumeWeightedRatio {
+    alpha: f64,
     product: f64,
     volume: f64,
 }
 
+impl Default for VolumeWeightedRatio {
+    fn default() -> Self {
+        Self::new(Self::ALPHA)
+    }
+}
+
 impl VolumeWeightedRatio {
-    /// The weight of the newest reading: "alpha = 0.5".
-    const ALPHA: f64 = 0.5;
+    /// The weight of the newest reading: "experimentally set to 0.5 as in Android".
+    pub const ALPHA: f64 = 0.5;
+
+    /// One whose newest reading has the weight `alpha`, from 0 to 1.
+    pub const fn new(alpha: f64) -> Self {
+        Self { alpha, product: 0.0, volume: 0.0 }
+    }
 
     /// Takes in that `part` of `volume` units had the property.
     pub fn handle_reading(&mut self, part: u64, volume: u64) {
         if volume == 0 {
             return;
         }
-        self.product = Self::ALPHA * part as f64 + (1.0 - Self::ALPHA) * self.product;
-        self.volume = Self::ALPHA * volume as f64 + (1.0 - Self::ALPHA) * self.volume;
+        self.product = self.alpha * part as f64 + (1.0 - self.alpha) * self.product;
+        self.volume = self.alpha * volume as f64 + (1.0 - self.alpha) * self.volume;
     }
 
     /// The ratio in parts per million, at most all; `None` before any volume.

@@ -4,10 +4,12 @@
 //! long as its interface does; its [`NetworkIdentity`] changes when the interface joins another
 //! network, and measurements and history belong to the latter.
 
+mod energy;
 mod estimator;
 mod history;
 mod inconsistent;
 mod metrics;
+mod oracle;
 mod path;
 mod permission;
 mod policy;
@@ -15,10 +17,12 @@ mod sample;
 mod source;
 mod usage;
 
+pub use energy::{RadioEnergy, RadioModel, RadioPacket, RadioState};
 pub use estimator::{Throughput, TimeWeightedMean, VolumeWeightedRatio};
 pub use history::{History, HistoryKey, HistoryRecord, Observation};
 pub use inconsistent::InconsistentHosts;
 pub use metrics::{PathMetrics, SampleDelta};
+pub use oracle::{NetPath, Oracle, OracleConfig, OracleEvent, PathStatistics, SubflowKey, Symptom};
 pub use path::{NetworkIdentity, PathId, PathInfo, PathKind, PathState};
 pub use permission::{InterfacePattern, Permission};
 pub use policy::{Preference, order};
