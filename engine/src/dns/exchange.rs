@@ -18,6 +18,10 @@ use super::uplinks::Uplinks;
 /// a path slower than the steps gets its answer too.
 const ATTEMPTS_AT: [Duration; 3] = [Duration::ZERO, Duration::from_millis(800), Duration::from_millis(2000)];
 
+/// When a server that was not asked yet is asked beside the ones before it. A system's list may have
+/// servers that only another path reaches, and their silence must not be waited for.
+const SERVER_STAGGER: Duration = Duration::from_millis(200);
+
 /// When the query is given up, counted from the first attempt: the wait of libc's resolver.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 
@@ -39,7 +43,8 @@ pub(super) enum ExchangeError {
     BadQuery,
 }
 
-/// Asks `servers` over `path` and returns the first response that decides the question.
+/// Asks `servers` over `path` and returns the first response that decides the question, and which of them
+/// gave it.
 ///
 /// A server that fails gives way to the next; if all fail, the last failing response is returned.
 pub(super) async fn exchange(
@@ -47,7 +52,7 @@ pub(super) async fn exchange(
     path: PathId,
     servers: Vec<SocketAddr>,
     query: &[u8],
-) -> Result<Vec<u8>, ExchangeError> {
+) -> Result<(SocketAddr, Vec<u8>), ExchangeError> {
     Envelope::read(query).map_err(|Malformed| ExchangeError::BadQuery)?;
     if servers.is_empty() {
         return Err(ExchangeError::NoServers);
@@ -63,6 +68,10 @@ pub(super) async fn exchange(
             return worst;
         }
         let next = ATTEMPTS_AT.get(begun).map_or(give_up, |after| started + *after);
+        let next = match u32::try_from(begun) {
+            Ok(index) if begun < servers.len() => next.min(started + SERVER_STAGGER * index),
+            _ => next,
+        };
         tokio::select! {
             // The first attempt, and the next one as soon as every earlier one has failed.
             () = std::future::ready(()), if attempts.is_empty() => {
@@ -76,8 +85,8 @@ pub(super) async fn exchange(
             () = sleep_until(give_up) => return worst,
             Some(attempt) = attempts.join_next() => match attempt {
                 Ok(Ok(response)) => match response.code {
-                    ResponseCode::NoError | ResponseCode::NXDomain => return Ok(response.bytes),
-                    _ => worst = Ok(response.bytes),
+                    ResponseCode::NoError | ResponseCode::NXDomain => return Ok((response.server, response.bytes)),
+                    _ => worst = Ok((response.server, response.bytes)),
                 },
                 Ok(Err(error)) if worst.is_err() => {
                     worst = Err(ExchangeError::Unreachable(error.to_string()));
@@ -90,6 +99,7 @@ pub(super) async fn exchange(
 }
 
 struct Response {
+    server: SocketAddr,
     code: ResponseCode,
     bytes: Vec<u8>,
 }
@@ -118,7 +128,7 @@ async fn ask(
         }
     };
     if !envelope.is_truncated {
-        return Ok(Response { code: envelope.response_code, bytes: buffer });
+        return Ok(Response { server, code: envelope.response_code, bytes: buffer });
     }
 
     let mut stream = uplinks.tcp(path, server, GIVE_UP_AFTER).await?;
@@ -131,5 +141,5 @@ async fn ask(
     if !envelope.answers(&asked) {
         return Err(io::Error::other("the server answered another question"));
     }
-    Ok(Response { code: envelope.response_code, bytes })
+    Ok(Response { server, code: envelope.response_code, bytes })
 }

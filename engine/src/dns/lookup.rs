@@ -1,7 +1,7 @@
 //! How a name is looked up.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ pub(super) struct Shared {
     in_flight: Mutex<BTreeMap<(HostName, PathId), SharedResult>>,
     /// Paths whose servers did not answer lately, and until when that is assumed to last.
     silent: Mutex<BTreeMap<PathId, Timestamp>>,
+    /// The server that answered last on each path, which is asked first.
+    answered: Mutex<BTreeMap<PathId, SocketAddr>>,
     /// The network in which each path's answers were learned.
     networks: Mutex<BTreeMap<PathId, NetworkIdentity>>,
     doubts: Mutex<Doubts>,
@@ -73,6 +75,7 @@ impl Shared {
             memory: Mutex::new(NameMemory::new(MEMORY_CAPACITY)),
             in_flight: Mutex::default(),
             silent: Mutex::default(),
+            answered: Mutex::default(),
             networks: Mutex::default(),
             doubts: Mutex::default(),
             teller: OnceLock::new(),
@@ -296,9 +299,13 @@ impl Shared {
 
     /// Puts `query` to `path`'s servers as it is, but for its id.
     pub(super) async fn forward(&self, path: &PathInfo, query: &[u8]) -> Result<Vec<u8>, ExchangeError> {
-        let servers = self.upstreams.for_path(path);
-        let response = exchange(Arc::clone(&self.uplinks), path.id, servers, query).await?;
+        let mut servers = self.upstreams.for_path(path);
+        let answered = lock(&self.answered).get(&path.id).copied();
+        // A stable sort: the others keep their order.
+        servers.sort_by_key(|server| Some(*server) != answered);
+        let (server, response) = exchange(Arc::clone(&self.uplinks), path.id, servers, query).await?;
         lock(&self.silent).remove(&path.id);
+        lock(&self.answered).insert(path.id, server);
         Ok(response)
     }
 

@@ -181,6 +181,19 @@ impl FakeUplinks {
         Arc::new(Self { paths: Mutex::new(paths), routes })
     }
 
+    /// Lists `server` before the ones that the path has.
+    pub(super) fn listing_first(mut self: Arc<Self>, path: PathId, server: &FakeServer) -> Arc<Self> {
+        let uplinks = Arc::get_mut(&mut self).expect("nobody else has it yet");
+        let address = Ipv4Addr::new(198, 51, 100, uplinks.routes.len() as u8);
+        uplinks.routes.insert(SocketAddr::from((address, 53)), server.address);
+        let mut paths = uplinks.paths.lock().expect("no panic under the lock");
+        for info in paths.iter_mut().filter(|info| info.id == path) {
+            info.dns_servers.insert(0, address.into());
+        }
+        drop(paths);
+        self
+    }
+
     /// Has every path join another network.
     pub(super) fn join(&self, network: &str) {
         for path in self.paths.lock().expect("no panic under the lock").iter_mut() {

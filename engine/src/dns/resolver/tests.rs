@@ -306,3 +306,16 @@ async fn suspicious_answers_are_told_of_once_with_their_path() {
         ]
     );
 }
+
+#[tokio::test]
+async fn a_server_that_only_another_path_reaches_is_not_waited_for_again() {
+    let good =
+        FakeServer::with(&[("a.example.com", &["203.0.113.1"]), ("b.example.com", &["203.0.113.2"])]).await;
+    let unreachable = FakeServer::silent().await;
+    let resolver = resolver_over(FakeUplinks::to(&[&good]).listing_first(WIFI, &unreachable));
+    assert_eq!(resolver.resolve(WIFI, "a.example.com").await, Ok(vec![ip("203.0.113.1")]));
+    let asked = unreachable.queries();
+    assert!(asked > 0, "it is the first of the list");
+    assert_eq!(resolver.resolve(WIFI, "b.example.com").await, Ok(vec![ip("203.0.113.2")]));
+    assert_eq!(unreachable.queries(), asked, "the one that answered is asked first");
+}
