@@ -11,12 +11,10 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use multiway_core::mphttp::download::Ask;
 use multiway_core::mphttp::http::{BodyLength, ByteRange, HeadLimits, Method, RequestHead, ResponseHead};
-use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::io::AsyncWrite;
 
+use super::arrivals::{self, Arrivals};
 use crate::origin::{OriginError, OriginStream};
-
-/// Bytes read at once.
-const READ_BYTES: usize = 64 * 1024;
 
 /// What happened on a connection.
 #[derive(Debug)]
@@ -71,6 +69,8 @@ pub(super) struct LaneIo {
     outgoing: BytesMut,
     asked: VecDeque<Ask>,
     incoming: BytesMut,
+    /// What ended the connection after bytes that are still to be told of.
+    failed: Option<io::Error>,
     phase: Phase,
 }
 
@@ -81,6 +81,7 @@ impl LaneIo {
             outgoing: BytesMut::new(),
             asked: VecDeque::new(),
             incoming: BytesMut::new(),
+            failed: None,
             phase: Phase::Head,
         }
     }
@@ -162,7 +163,7 @@ impl LaneIo {
             if waits_for_reader || matches!(self.phase, Phase::Opaque) {
                 return Poll::Pending;
             }
-            match ready!(self.read(cx)) {
+            match ready!(self.read(arrivals::read_limit(budget), cx)) {
                 Ok(0) => return Poll::Ready(self.end(None)),
                 Ok(_) => {}
                 Err(error) => return Poll::Ready(self.end(Some(error))),
@@ -191,14 +192,14 @@ impl LaneIo {
         }
     }
 
-    fn read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let State::Open(stream) = &mut self.state else { return Poll::Ready(Ok(0)) };
-        if self.incoming.capacity() - self.incoming.len() < READ_BYTES / 16 {
-            self.incoming.reserve(READ_BYTES);
+    fn read(&mut self, limit: usize, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Err(error));
         }
-        let reading = stream.read_buf(&mut self.incoming);
-        tokio::pin!(reading);
-        reading.poll(cx)
+        let State::Open(stream) = &mut self.state else { return Poll::Ready(Ok(0)) };
+        let Arrivals { bytes, error } = ready!(arrivals::poll_read(stream, limit, &mut self.incoming, cx))?;
+        self.failed = error;
+        Poll::Ready(Ok(bytes))
     }
 
     /// What the bytes read so far amount to.
@@ -215,10 +216,18 @@ impl LaneIo {
                     return None;
                 }
                 self.phase = Phase::Body(left - take);
-                Some(LaneEvent::Body(self.incoming.split_to(take as usize).freeze()))
+                Some(LaneEvent::Body(self.take_incoming(take as usize)))
             }
             Phase::Head => self.take_head(),
         }
+    }
+
+    fn take_incoming(&mut self, length: usize) -> Bytes {
+        if length == self.incoming.len() {
+            // Not even an empty rest may keep the block from being freed.
+            return std::mem::take(&mut self.incoming).freeze();
+        }
+        self.incoming.split_to(length).freeze()
     }
 
     fn take_head(&mut self) -> Option<LaneEvent> {

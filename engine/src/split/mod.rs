@@ -3,6 +3,7 @@
 //! A [`Transfer`] is opened with the client's request; when the answer may be split it is run to
 //! its end, otherwise the connection that answered is given away to be relayed as it is.
 
+mod arrivals;
 mod buffers;
 mod judge;
 mod lane_io;
