@@ -6,7 +6,8 @@
 //!
 //! - [`watch`]: interfaces, addresses and routes, now and as they change.
 //! - [`socket`]: sockets bound to one path; [`diagnose()`]: why they may not work.
-//! - [`tcp_info`]: what the kernel measured of a connection.
+//! - [`tcp_info`]: what the kernel measured of a connection; [`splice`]: bytes between two of them
+//!   that are not copied.
 //! - [`intercept`]: the nftables table that hands chosen programs' connections to the proxy, and
 //!   [`original_dst`]: where they were going.
 //! - [`cgroup`]: a control group per run, so that one program can be chosen; [`reaper`]: removes
@@ -29,6 +30,7 @@ pub mod privilege;
 pub mod process;
 pub mod reaper;
 pub mod socket;
+pub mod splice;
 pub mod tcp_info;
 pub mod watch;
 

@@ -7,6 +7,7 @@
 
 pub mod http;
 mod listener;
+mod pipes;
 mod presence;
 mod program;
 mod race;
