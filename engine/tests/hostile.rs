@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use multiway_core::paths::{NetworkIdentity, PathId, PathInfo, PathKind, PathState, Preference};
@@ -104,7 +105,14 @@ async fn silent_server() -> (SocketAddr, mpsc::UnboundedReceiver<&'static str>) 
 async fn a_program_that_goes_away_ends_the_connections_made_for_it() {
     let home = tempfile::tempdir().unwrap();
     let proxy = start_proxy(&context(&home)).await;
-    for (request, rest) in [("GET", "\r\n"), ("DELETE", "\r\n"), ("POST", "Content-Length: 9\r\n\r\npart")] {
+    for (request, rest, is_half_closed) in [
+        ("GET", "\r\n", false),
+        ("GET", "\r\n", true),
+        ("DELETE", "\r\n", false),
+        ("DELETE", "\r\n", true),
+        ("POST", "Content-Length: 9\r\n\r\npart", false),
+        ("POST", "Content-Length: 4\r\n\r\npart", true),
+    ] {
         let (server, mut reports) = silent_server().await;
         let mut client = TcpStream::connect(proxy).await.unwrap();
         let host = format!("files.example:{}", server.port());
@@ -113,6 +121,9 @@ async fn a_program_that_goes_away_ends_the_connections_made_for_it() {
             .await
             .unwrap();
         assert_eq!(timeout(PATIENCE, reports.recv()).await.unwrap(), Some("asked"), "{request}");
+        if is_half_closed {
+            client.shutdown().await.unwrap();
+        }
         // In good order, as by the end of a process that has nothing unread.
         drop(client);
         let left = async { while reports.recv().await.unwrap() != "left" {} };
@@ -360,4 +371,76 @@ async fn an_answer_that_is_no_http_reaches_the_program_that_asked_for_it() {
         timeout(PATIENCE, client.read_to_string(&mut answer)).await.unwrap().unwrap();
         assert_eq!(answer, ANSWER, "{request}");
     }
+}
+
+/// A server of 3 MB that calls each answer another version; from the second request for ranges on the
+/// bytes may differ too.
+async fn fickle_server(differs: bool) -> SocketAddr {
+    const TOTAL: usize = 3_000_000;
+    let (listener, address) = listen().await;
+    let serial = Arc::new(AtomicUsize::new(0));
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let serial = Arc::clone(&serial);
+            tokio::spawn(async move {
+                while let Some(head) = read_head(&mut stream).await {
+                    let version = serial.fetch_add(1, Ordering::Relaxed);
+                    let range = head.split("bytes=").nth(1).and_then(|rest| rest.split("\r\n").next());
+                    let (first, last) = match range.and_then(|range| range.split_once('-')) {
+                        Some(("", length)) => (TOTAL - length.parse::<usize>().unwrap(), TOTAL - 1),
+                        Some((first, last)) => {
+                            (first.parse().unwrap(), last.parse().unwrap_or(TOTAL - 1).min(TOTAL - 1))
+                        }
+                        None => (0, TOTAL - 1),
+                    };
+                    let change = if differs { version } else { 0 };
+                    let body: Vec<u8> = (first..=last).map(|at| ((at + change) % 251) as u8).collect();
+                    let status = match range {
+                        Some(_) => {
+                            format!("206 Partial Content\r\nContent-Range: bytes {first}-{last}/{TOTAL}")
+                        }
+                        None => "200 OK".to_owned(),
+                    };
+                    let head = format!(
+                        "HTTP/1.1 {status}\r\nETag: \"v{version}\"\r\nContent-Length: {}\r\n\r\n",
+                        body.len()
+                    );
+                    stream.write_all(head.as_bytes()).await.ok()?;
+                    stream.write_all(&body).await.ok()?;
+                }
+                Some(())
+            });
+        }
+    });
+    address
+}
+
+/// The body of the answer to a plain request, and how its connection ended.
+async fn plain_get(proxy: SocketAddr, server: SocketAddr) -> (Vec<u8>, std::io::Result<usize>) {
+    let mut client = TcpStream::connect(proxy).await.unwrap();
+    let host = format!("files.example:{}", server.port());
+    let request = format!("GET http://{host}/disk.iso HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    client.write_all(request.as_bytes()).await.unwrap();
+    let head = read_head(&mut client).await.unwrap();
+    assert!(head.starts_with("HTTP/1.1 200") && head.contains("Content-Length: 3000000"), "{head}");
+    let mut body = Vec::new();
+    let ended = timeout(PATIENCE, client.read_to_end(&mut body)).await.unwrap();
+    (body, ended)
+}
+
+#[tokio::test]
+async fn an_object_whose_every_answer_is_another_version_comes_plainly() {
+    let home = tempfile::tempdir().unwrap();
+    let proxy = start_proxy(&context(&home)).await;
+    let (body, ended) = plain_get(proxy, fickle_server(false).await).await;
+    assert_eq!(ended.unwrap(), 3_000_000);
+    assert!(body.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at % 251));
+}
+
+#[tokio::test]
+async fn two_versions_are_never_joined_when_the_whole_is_asked_for_again() {
+    let home = tempfile::tempdir().unwrap();
+    let proxy = start_proxy(&context(&home)).await;
+    let (body, ended) = plain_get(proxy, fickle_server(true).await).await;
+    assert!(ended.is_err() && body.len() < 3_000_000, "{} bytes: {ended:?}", body.len());
 }

@@ -6,6 +6,7 @@
 
 mod exchange;
 mod http_dns;
+mod plainly;
 mod session;
 mod sink;
 mod split;

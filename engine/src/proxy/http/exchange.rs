@@ -195,7 +195,10 @@ async fn converse(
                     };
                 }
             },
-            () = &mut leaving => return Err(Failed::Midway(io::ErrorKind::ConnectionAborted.into())),
+            // Who leaves right after a whole request meant it all the same.
+            () = &mut leaving, if sent => {
+                return Err(Failed::Midway(io::ErrorKind::ConnectionAborted.into()));
+            }
             outcome = &mut receiving => {
                 return match outcome.map_err(|failed| failed.before_end_of_request(!sent))? {
                     // An answer before the end of the request: what is left of it has no use.
@@ -257,7 +260,10 @@ async fn receive(
     }
 }
 
-async fn next_head(upstream: &TcpStream, answer: &mut BytesMut) -> io::Result<(ResponseHead, usize)> {
+pub(super) async fn next_head(
+    upstream: &TcpStream,
+    answer: &mut BytesMut,
+) -> io::Result<(ResponseHead, usize)> {
     loop {
         if !answer.is_empty() {
             match ResponseHead::parse(answer, HeadLimits::default()) {

@@ -12,6 +12,7 @@ use multiway_core::paths::{PathId, Preference};
 
 use super::Route;
 use super::exchange::{Continuation, name_in, relay_body};
+use super::plainly::{self, Delivered, Witness};
 use super::session::{Session, is_quiet};
 use super::sink::ClientSink;
 use crate::context::Context;
@@ -118,23 +119,40 @@ pub(super) async fn exchange(
                 Treatment::Split,
                 format!("{} bytes", if is_part { known.total } else { known.end - known.start }),
             );
+            // Other ranges come of a range; the client's own request goes on by itself.
+            let total = is_part.then_some(known.total);
             transfer.accept(&opened, known, persists);
-            run(session, transfer, &host, persists).await
+            match run(session, transfer, &host, persists).await? {
+                Ran::Over(continuation) => Ok(continuation),
+                Ran::Changed(delivered) => {
+                    let finished = match (total, delivered) {
+                        (Some(total), Some(delivered)) => {
+                            let destinations = session.destinations();
+                            tokio::select! {
+                                biased;
+                                () = gone(&session.client, &destinations) => {
+                                    Err(io::ErrorKind::ConnectionAborted.into())
+                                }
+                                finished = plainly::finish(session, route, (request, &opening), total, delivered) => finished,
+                            }
+                        }
+                        _ => Err(io::Error::other(TransferError::Changed)),
+                    };
+                    finished.inspect_err(|_| {
+                        session.abort();
+                    })
+                }
+            }
         }
     }
 }
 
-async fn run(
-    session: &mut Session,
-    mut transfer: Transfer,
-    host: &str,
-    persists: bool,
-) -> io::Result<Continuation> {
+async fn run(session: &mut Session, mut transfer: Transfer, host: &str, persists: bool) -> io::Result<Ran> {
     let mut counted = BTreeMap::new();
     let flow = session.flow.clone();
     let observe = |progress: Progress| count(&flow, &mut counted, &progress);
     let destinations = session.destinations();
-    let mut sink = ClientSink(&session.client);
+    let mut sink = Witness::of(ClientSink(&session.client));
     let outcome = tokio::select! {
         biased;
         () = gone(&session.client, &destinations) => {
@@ -143,15 +161,27 @@ async fn run(
         outcome = transfer.run(&mut sink, observe) => outcome,
     };
     record(&session.context, host, &transfer.summary());
-    if let Err(error) = outcome {
-        session.abort();
-        return Err(io::Error::other(error));
+    match outcome {
+        Ok(()) => {}
+        Err(TransferError::Changed) => return Ok(Ran::Changed(sink.into_delivered())),
+        Err(error) => {
+            session.abort();
+            return Err(io::Error::other(error));
+        }
     }
     if !persists {
-        return Ok(Continuation::Over);
+        return Ok(Ran::Over(Continuation::Over));
     }
     session.kept.extend(transfer.into_idle().into_iter().map(Upstream::Path));
-    Ok(Continuation::NextRequest)
+    Ok(Ran::Over(Continuation::NextRequest))
+}
+
+/// How a transfer ended.
+enum Ran {
+    /// The client has all of it.
+    Over(Continuation),
+    /// No further answer is of the version that the client has the beginning of: that, unless it is much.
+    Changed(Option<Delivered>),
 }
 
 /// Relays an answer that is not split from the connection that brought its head.
