@@ -106,6 +106,10 @@ fn without_a_daemon_status_and_run_end_with_10_and_say_how_to_start_one() {
     let home = tempfile::tempdir().unwrap();
     fails(home.path(), &["status"], 10, &["control.sock", "multiway up"]);
     fails(home.path(), &["run", "--", "true"], 10, &["control.sock", "multiway up"]);
+    // What a killed daemon leaves refuses connections.
+    drop(std::os::unix::net::UnixListener::bind(home.path().join("control.sock")).unwrap());
+    fails(home.path(), &["status"], 10, &["refused", "multiway up"]);
+    fails(home.path(), &["run", "--", "true"], 10, &["refused", "multiway up"]);
 }
 
 #[test]

@@ -309,8 +309,9 @@ fn a_flow_is_shown_with_its_program_while_it_runs() {
     let daemon = world.daemon(home.path(), "preference = \"fast\"\n");
     let fetch = [&[support::MULTIWAY, "run", "--"], &FETCH[..], &[URL]].concat();
     let mut program = daemon.beside(&fetch).stdout(Stdio::null()).spawn().unwrap();
-    let flow =
-        wait_for("a flow with bytes", || daemon.status().flows.into_iter().find(|flow| flow.bytes > 0));
+    let flow = wait_for("a flow with bytes", || {
+        daemon.status().flows.into_iter().find(|flow| flow.bytes > 0 && flow.program.is_some())
+    });
     assert_eq!(flow.program.as_deref(), Some("curl"));
     assert!(flow.destination.contains(SERVER), "{flow:?}");
     assert!(!flow.why.is_empty());
@@ -321,7 +322,7 @@ fn a_flow_is_shown_with_its_program_while_it_runs() {
 }
 
 #[test]
-fn an_interrupted_download_ends_with_130_and_can_be_continued() {
+fn a_stopped_download_ends_with_its_signals_code_and_can_be_continued() {
     let home = tempfile::tempdir().unwrap();
     let content: Vec<u8> = (0..8_000_000_u32).map(|n| (n / 7) as u8).collect();
     std::fs::write(home.path().join("file"), &content).unwrap();
@@ -329,14 +330,18 @@ fn an_interrupted_download_ends_with_130_and_can_be_continued() {
     let words =
         [&world.device.words()[..], &[support::MULTIWAY, "get", "--json", "--continue", "-o", "got", URL]]
             .concat();
-    let mut first = support::command(home.path(), &words).stdout(Stdio::null()).spawn().unwrap();
     let part = home.path().join("got.part");
-    wait_for("some bytes", || std::fs::metadata(&part).ok().filter(|part| part.len() > 100_000));
-    // `nsenter` becomes the command, so that this is its process.
-    let pid = first.id().to_string();
-    assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
-    assert_eq!(first.wait().unwrap().code(), Some(130));
-    assert!(!home.path().join("got").exists() && part.exists());
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        // What an earlier one left would look like its own.
+        let _ = std::fs::remove_file(&part);
+        let mut first = support::command(home.path(), &words).stdout(Stdio::null()).spawn().unwrap();
+        wait_for("some bytes", || std::fs::metadata(&part).ok().filter(|part| part.len() > 100_000));
+        // `nsenter` becomes the command, so that this is its process.
+        let pid = first.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
+        assert_eq!(first.wait().unwrap().code(), Some(code), "SIG{signal}");
+        assert!(!home.path().join("got").exists() && part.exists());
+    }
 
     let output = support::command(home.path(), &words).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -359,4 +364,18 @@ fn a_full_disk_ends_with_7_and_leaves_no_file() {
     assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("small/got"), "{}", text(&output.stderr));
     assert!(!text(&output.stdout).lines().any(|name| name == "got"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn a_refused_connection_ends_with_3_for_get_and_with_the_programs_own_code_for_run() {
+    let home = tempfile::tempdir().unwrap();
+    let Some(world) = World::new(home.path()) else { return };
+    let closed = format!("http://{SERVER}:81/file");
+    let words = [&world.device.words()[..], &[support::MULTIWAY, "get", &closed]].concat();
+    let output = support::command(home.path(), &words).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("refused"), "{}", text(&output.stderr));
+    let daemon = world.daemon(home.path(), "");
+    let output = daemon.multiway(&["run", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
 }
