@@ -9,7 +9,7 @@ use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use super::pipes;
+use super::pipes::{Lent, PIPES};
 use super::tunnel::Upstream;
 use crate::flows::FlowHandle;
 
@@ -59,7 +59,7 @@ fn count(flow: &FlowHandle, path: Option<PathId>, bytes: u64) {
 }
 
 /// Has the connection end with a reset when it is dropped.
-pub(super) fn reset(stream: &TcpStream) {
+pub(crate) fn reset(stream: &TcpStream) {
     // A socket that cannot be told any more ends by itself.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
@@ -74,7 +74,7 @@ async fn pump(from: &TcpStream, to: &TcpStream, count: impl Fn(u64)) -> io::Resu
     let mut can_splice = true;
     loop {
         from.readable().await?;
-        let pipe = if is_stream && can_splice { pipes::lend() } else { None };
+        let pipe = if is_stream && can_splice { PIPES.lend() } else { None };
         let burst = match pipe {
             Some(pipe) => splice_burst(from, to, pipe, &count, &mut turn).await?,
             None => copy_burst(from, to, &count, &mut turn).await?,
@@ -131,7 +131,7 @@ async fn copy_burst(
 async fn splice_burst(
     from: &TcpStream,
     to: &TcpStream,
-    mut pipe: pipes::Lent,
+    mut pipe: Lent,
     count: &impl Fn(u64),
     turn: &mut usize,
 ) -> io::Result<Burst> {
@@ -166,7 +166,7 @@ fn as_u64(length: usize) -> u64 {
 /// Counts what was carried in this `turn`, and lets the other flows have theirs when it was enough.
 ///
 /// Between a fast server and a fast client nothing else would ever make a flow wait.
-pub(super) async fn end_turn(turn: &mut usize, carried: usize) {
+pub(crate) async fn end_turn(turn: &mut usize, carried: usize) {
     *turn += carried;
     if *turn >= TURN_BYTES {
         *turn = 0;
@@ -175,7 +175,7 @@ pub(super) async fn end_turn(turn: &mut usize, carried: usize) {
 }
 
 /// Writes all of `bytes`, waiting for room as long as it takes.
-pub(super) async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+pub(crate) async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match to.try_write(bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -188,7 +188,7 @@ pub(super) async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()
 }
 
 /// Tells the peer that no more comes, in good order even when the stream was to be reset.
-pub(super) fn shut_down(stream: &TcpStream) -> io::Result<()> {
+pub(crate) fn shut_down(stream: &TcpStream) -> io::Result<()> {
     let _ = SockRef::from(stream).set_linger(None);
     match SockRef::from(stream).shutdown(std::net::Shutdown::Write) {
         // The peer is gone already; reading finds out how.
