@@ -29,6 +29,13 @@ const BYTES: u64 = 1_000_000;
 
 const RUNS: u32 = 3;
 
+/// Ways to fetch; through the daemon also with readers that stop after the first bytes.
+const METHODS: [&str; 3] = ["direct", "proxy-fast", STOPPING];
+const STOPPING: &str = "proxy-stopping";
+
+/// For how long they stop: what all flows together may hold has come by then.
+const STOP: Duration = Duration::from_secs(20);
+
 /// All flows together must be done by then: 1000 MB at 300 Mbit/s take half a minute.
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -49,7 +56,7 @@ pub(super) fn run(binary: &Path, options: &Options) -> Result<Option<Report>> {
     let objects = Objects::write([BYTES])?;
     let mut measurements = Vec::new();
     for run in 1..=options.runs.unwrap_or(RUNS) {
-        for method in ["direct", "proxy-fast"] {
+        for method in METHODS {
             let measurement =
                 measure(binary, &objects, method, flows, run).unwrap_or_else(|error| Measurement {
                     method: method.to_owned(),
@@ -117,6 +124,7 @@ fn measure(binary: &Path, objects: &Objects, method: &str, flows: usize, run: u3
         server.address()
     );
 
+    let stop = if method == STOPPING { STOP } else { Duration::ZERO };
     let idle_kib = daemon.as_mut().map(Daemon::resident_kib).transpose()?;
     let start = Instant::now();
     let done = AtomicBool::new(false);
@@ -132,7 +140,7 @@ fn measure(binary: &Path, objects: &Objects, method: &str, flows: usize, run: u3
                 peak
             })
         });
-        let results = network.device().run(|| all_flows(connect_to, &request, flows));
+        let results = network.device().run(|| all_flows(connect_to, &request, flows, stop));
         done.store(true, Ordering::Relaxed);
         let peak = watcher.map(|watcher| watcher.join().expect("the watcher does not panic"));
         (results, peak)
@@ -180,13 +188,18 @@ fn measure(binary: &Path, objects: &Objects, method: &str, flows: usize, run: u3
 }
 
 /// Starts all flows at once and waits for them; on the thread that calls, which is on the device.
-fn all_flows(connect_to: SocketAddr, request: &str, flows: usize) -> Result<Vec<Result<(Flow, Sha)>>> {
+fn all_flows(
+    connect_to: SocketAddr,
+    request: &str,
+    flows: usize,
+    stop: Duration,
+) -> Result<Vec<Result<(Flow, Sha)>>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut tasks = Vec::new();
         for _ in 0..flows {
             let request = request.to_owned();
-            let flow = async move { tokio::time::timeout(LIMIT, one_flow(connect_to, &request)).await };
+            let flow = async move { tokio::time::timeout(LIMIT, one_flow(connect_to, &request, stop)).await };
             tasks.push(tokio::spawn(flow));
         }
         let mut results = Vec::new();
@@ -198,7 +211,7 @@ fn all_flows(connect_to: SocketAddr, request: &str, flows: usize) -> Result<Vec<
     })
 }
 
-async fn one_flow(connect_to: SocketAddr, request: &str) -> Result<(Flow, Sha)> {
+async fn one_flow(connect_to: SocketAddr, request: &str, stop: Duration) -> Result<(Flow, Sha)> {
     let start = Instant::now();
     let mut stream = TcpStream::connect(connect_to).await.context("cannot connect")?;
     stream.write_all(request.as_bytes()).await?;
@@ -231,6 +244,7 @@ async fn one_flow(connect_to: SocketAddr, request: &str) -> Result<(Flow, Sha)> 
             }
             owned = head.split_off(end + 4);
             piece = &owned;
+            tokio::time::sleep(stop).await;
         }
         bytes += piece.len() as u64;
         std::io::Write::write_all(&mut hasher, piece)?;
