@@ -244,6 +244,15 @@ impl Assembly {
         reach
     }
 
+    /// What each piece holds past its first overlap: the most that it can carry the stream on with.
+    pub fn held_past_overlaps(&self) -> Vec<(u64, u64)> {
+        let spans = self.pieces.values().map(|piece| {
+            let from = if piece.start == self.begin { piece.start } else { piece.start + self.overlap };
+            (from, piece.end)
+        });
+        spans.filter(|(from, to)| from < to).collect()
+    }
+
     /// Whether a piece can carry the stream on from `reach`.
     ///
     /// A piece that holds the byte but not the overlap before it cannot: when the piece before

@@ -63,6 +63,8 @@ pub(crate) struct Response {
     body_end: u64,
     version: u8,
     head_sent: bool,
+    /// When the server has thought about it; it begins when it has sent the answer before.
+    pub(crate) thought: Option<Timestamp>,
     /// The connection ends with it.
     closes: bool,
     /// ... as its head says.
@@ -111,6 +113,7 @@ impl Response {
             body_end: end,
             version: 0,
             head_sent: false,
+            thought: None,
             closes: false,
             announces_close: false,
         };
@@ -188,7 +191,7 @@ impl Connection {
     }
 
     /// What the server sends next, if its window and its queue allow.
-    pub(crate) fn next_segment(&mut self, size: u64) -> Option<Arrived> {
+    pub(crate) fn next_segment(&mut self, size: u64, now: Timestamp) -> Option<Arrived> {
         if self.ended || self.in_flight >= self.window {
             return None;
         }
@@ -199,6 +202,9 @@ impl Connection {
         let segment = loop {
             let response = self.queue.front_mut()?;
             if !response.head_sent {
+                if response.thought.is_none_or(|thought| now < thought) {
+                    return None;
+                }
                 response.head_sent = true;
                 break Arrived::Head(response.clone());
             }

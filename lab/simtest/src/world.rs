@@ -216,12 +216,12 @@ impl World {
         let Some(connection) = self.connections.get(&id) else { return };
         let path = connection.path;
         let spec = &self.paths[path];
-        let (loss, rtt, think) = (spec.loss_per_mille, spec.rtt, spec.think);
+        let (loss, rtt) = (spec.loss_per_mille, spec.rtt);
         let mut leaves = self.passes(path, self.now, RETRANSMISSION_TIMEOUT);
         if self.chance.happens(loss) {
             leaves = self.passes(path, leaves + RETRANSMISSION_TIMEOUT + rtt, RETRANSMISSION_TIMEOUT);
         }
-        let arrives = leaves + rtt / 2 + think;
+        let arrives = leaves + rtt / 2;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.request_not_before = connection.request_not_before.max(arrives);
         let arrives = connection.request_not_before;
@@ -321,10 +321,21 @@ impl World {
     /// Lets the server send what its window allows.
     fn send(&mut self, id: u32) {
         while let Some(connection) = self.connections.get_mut(&id)
-            && let Some(segment) = connection.next_segment(self.size)
+            && let Some(segment) = connection.next_segment(self.size, self.now)
         {
             let path = connection.path;
             self.transmit(id, path, segment);
+        }
+        // It thinks about one request after the other.
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let think = self.paths[connection.path].think;
+        let Some(next) = connection.queue.front_mut().filter(|next| next.thought.is_none()) else { return };
+        let thought = self.now + think;
+        next.thought = Some(thought);
+        if think.is_zero() {
+            self.send(id);
+        } else {
+            self.at(thought, Happening::AckArrives(id, 0));
         }
     }
 

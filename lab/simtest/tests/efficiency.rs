@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{assert_whole, each_alone, fast, run};
 use multiway_core::mphttp::download::{DownloadConfig, Opening};
 use multiway_simtest::outcome::offline_optimum;
@@ -64,4 +66,67 @@ fn ten_megabytes_take_little_longer_than_the_offline_optimum() {
 #[test]
 fn one_megabyte_takes_little_longer_where_all_paths_start_at_once() {
     assert_efficient(MEGABYTE, [925, 760, 950]);
+}
+
+/// Rule 4 over the whole grid: never more than 3% later than the best path alone, or 30 ms if that
+/// is more. Where other paths are opened only when the first has answered, it is a handshake and a
+/// request later that the best can begin: two of its round trips, if the first is not the best.
+#[test]
+fn no_cell_of_the_grid_is_slower_than_the_best_path_alone() {
+    // As much work as all the other tests here together: for every mode a thread of its own.
+    std::thread::scope(|scope| {
+        for (mode, config) in modes() {
+            scope.spawn(move || {
+                for size in [MEGABYTE, 10 * MEGABYTE, 100 * MEGABYTE] {
+                    GRID.into_iter().for_each(|cell| assert_no_slower(cell, size, mode, &config));
+                }
+            });
+        }
+    });
+}
+
+#[track_caller]
+fn assert_no_slower(
+    (wifi, wifi_rtt, lte_rtt): (f64, u64, u64),
+    size: u64,
+    mode: &str,
+    config: &DownloadConfig,
+) {
+    let paths = [SimPath::new(wifi, wifi_rtt), SimPath::new(30.0, lte_rtt)];
+    // So slow a path alone would take longer than any simulation runs.
+    let contenders = if wifi < 1.0 { &paths[1..] } else { &paths };
+    let alone = each_alone(contenders, size);
+    let best = alone.iter().filter_map(|one| one.finished).min().expect("they work");
+    let is_first_best = contenders.len() == 2 && alone[0].finished == Some(best);
+    let waits = !config.open_all_paths_at_once && !is_first_best;
+    let answer = if waits { paths[0].rtt * 2 } else { Duration::ZERO };
+    let both = run(&paths, size, config).finished.expect("both paths work");
+    let allowed = best + answer + (best * 3 / 100).max(Duration::from_millis(30));
+    let cell = format!("{wifi}+30 Mbit/s, {wifi_rtt}/{lte_rtt} ms, {size} bytes, {mode}");
+    assert!(both <= allowed, "{cell}: {both:?} against {best:?} alone");
+}
+
+/// A server that takes its time for each answer, one after the other, is asked for more at once.
+#[test]
+fn a_server_that_thinks_is_asked_seldom() {
+    for (think, most_requests) in [(100, 30), (1_000, 10)] {
+        let slow = |path: SimPath| SimPath { think: Duration::from_millis(think), ..path };
+        let paths = [slow(SimPath::new(50.0, 50)), slow(SimPath::new(30.0, 50))];
+        let size = 40 * MEGABYTE;
+        let alone = each_alone(&paths, size);
+        let best = alone.iter().filter_map(|one| one.finished).min().expect("both work");
+        for (mode, config) in modes() {
+            let both = run(&paths, size, &config);
+            assert_whole(&both, size);
+            let requests = both.requests().len();
+            assert!(requests <= most_requests, "{think} ms, {mode}: {requests} requests");
+            // Where the first request is a range of a few bytes, its thought comes on top.
+            let first = match config.opening {
+                Opening::AsClient => Duration::ZERO,
+                Opening::Range { .. } => Duration::from_millis(think),
+            };
+            let time = both.finished.expect("asserted above");
+            assert!(time <= best + first, "{think} ms, {mode}: {time:?} against {best:?} alone");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::worlds::{Scene, resumed_scene, steady_path, steady_scene, troubled_scene};
 use common::{assert_whole, fast};
-use multiway_core::mphttp::download::{DownloadConfig, Failure, Preference};
+use multiway_core::mphttp::download::{DownloadConfig, Failure, Opening, Preference};
 use multiway_simtest::outcome::{Outcome, most_in_a_second};
 use multiway_simtest::path::{Conduct, FOR_EVER, SimPath};
 use multiway_simtest::world::{Reader, World};
@@ -108,6 +108,34 @@ fn steady_paths_together_are_never_slower_than_the_best_alone() {
         })
         .collect();
     assert!(late.is_empty(), "{} of {SCENES}: {late:?}", late.len());
+}
+
+/// A scene of rule 4: rate and round-trip time of each path, size, and how it is opened.
+#[track_caller]
+fn assert_not_late(paths: &[(f64, u64)], size: u64, opening: Opening, open_all_paths_at_once: bool) {
+    let paths = paths.iter().map(|&(mbit, rtt)| SimPath::new(mbit, rtt)).collect();
+    let config = DownloadConfig { opening, open_all_paths_at_once, ..fast() };
+    let scene = Scene { paths, size, config, reader: Reader::Greedy, seed: 0 };
+    assert_eq!(lateness(&scene), None);
+}
+
+#[test]
+fn the_last_small_part_of_a_cold_path_is_asked_for_elsewhere_as_soon_as_another_is_idle() {
+    let range = Opening::Range { begin: 0 };
+    let fast_second = [(0.57, 39), (25.78, 5), (0.42, 79), (2.17, 8), (1.23, 254)];
+    assert_not_late(&fast_second, 393_696, range, false);
+    assert_not_late(&[(0.92, 5), (59.37, 7), (0.28, 186)], 2_119_048, Opening::AsClient, true);
+}
+
+#[test]
+fn what_came_out_of_order_is_not_fetched_again() {
+    assert_not_late(&[(0.67, 13), (33.17, 21)], 2_047_113, Opening::Range { begin: 0 }, true);
+}
+
+#[test]
+fn the_client_s_own_response_goes_on_where_slow_paths_would_hold_it_up() {
+    let slow_start = [(42.29, 200), (0.26, 7), (0.22, 17), (0.43, 223)];
+    assert_not_late(&slow_start, 339_093, Opening::AsClient, true);
 }
 
 proptest! {

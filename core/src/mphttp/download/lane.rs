@@ -90,8 +90,12 @@ pub(super) struct Lane {
     first_byte_at: Option<Timestamp>,
     /// When body bytes last arrived.
     last_arrival: Timestamp,
-    /// When a request was made with none outstanding and nothing has arrived since.
-    resumed_at: Option<Timestamp>,
+    /// When a wait for an answer began that says nothing of the rate, and how long that may be;
+    /// nothing has arrived since.
+    answering: Option<(Timestamp, Duration)>,
+    /// When the last response was complete.
+    freed_at: Timestamp,
+    think: ThinkTime,
     ramp: Ramp,
     rate: ArrivalRate,
     /// Least time seen from a connection attempt or a request to its answer.
@@ -117,7 +121,9 @@ impl Lane {
             last_activity: now,
             first_byte_at: None,
             last_arrival: now,
-            resumed_at: None,
+            answering: None,
+            freed_at: now,
+            think: ThinkTime::default(),
             ramp: Ramp::new(),
             rate: ArrivalRate::new(rtt.unwrap_or(tuning::UNKNOWN_RTT).mul_f32(tuning::RATE_MEMORY_RTTS), now),
             base_rtt: None,
@@ -143,8 +149,8 @@ impl Lane {
         self.first_byte_at.get_or_insert(now);
         self.last_activity = now;
         self.last_arrival = now;
-        if let Some(since) = self.resumed_at.take() {
-            self.rate.resume(since + self.answer_time().min(now - since));
+        if let Some((since, most)) = self.answering.take() {
+            self.rate.resume(since + most.min(now - since));
         }
         self.rate.handle_bytes(bytes, now);
         if let Some(rate) = self.rate(now) {
@@ -164,8 +170,40 @@ impl Lane {
     pub(super) fn restart_waiting(&mut self, now: Timestamp) {
         self.rate.resume(now);
         // The first burst alone would look like the bottleneck's rate: there the wait counts.
-        self.resumed_at = self.first_byte_at.map(|_| now);
+        self.answering = self.first_byte_at.map(|_| (now, self.answer_time()));
         self.last_activity = now;
+    }
+
+    /// The head of the response to the front request is there: how long did the server think?
+    pub(super) fn note_head(&mut self, now: Timestamp) {
+        let Some(fetch) = self.fetches.front() else { return };
+        let (asked_at, waited) = (fetch.asked_at, now - fetch.asked_at.max(self.freed_at));
+        if self.base_rtt.is_none() {
+            self.handle_rtt(waited, waited);
+        }
+        self.think.note(now - (asked_at + self.rtt()).max(self.freed_at));
+    }
+
+    /// A response is complete; the server turns to the next request only now.
+    pub(super) fn note_complete(&mut self, now: Timestamp) {
+        self.freed_at = now;
+        self.last_activity = now;
+        let think = self.think_time();
+        let next = self.fetches.front().map(|fetch| fetch.asked_at + self.rtt());
+        if let Some(due) = next.filter(|_| !think.is_zero()) {
+            self.rate.resume(now);
+            self.answering = Some((now, due.max(now) + think - now));
+        }
+    }
+
+    /// Time that the server takes for each answer, as far as it can be told from the path's delays.
+    pub(super) fn think_time(&self) -> Duration {
+        self.think.get()
+    }
+
+    /// What the server was seen to take on another connection, until this one tells more.
+    pub(super) fn expect_think_time(&mut self, think: Duration) {
+        self.think.expected = think;
     }
 
     /// Arrival rate as of `now`; `None` before any arrival.
@@ -175,9 +213,9 @@ impl Lane {
         if !self.is_owing() {
             return self.last_rate();
         }
-        self.rate.get_at(self.resumed_at.map_or(now, |since| {
+        self.rate.get_at(self.answering.map_or(now, |(since, most)| {
             let waited = now - since;
-            since + waited.saturating_sub(self.answer_time())
+            since + waited.saturating_sub(most)
         }))
     }
 
@@ -193,7 +231,7 @@ impl Lane {
 
     /// Time from a request to its first byte that is no sign of a low rate.
     fn answer_time(&self) -> Duration {
-        self.rtt() + tuning::AHEAD_MARGIN
+        self.rtt() + tuning::AHEAD_MARGIN + self.think_time()
     }
 
     /// Bytes asked for and not yet arrived.
@@ -230,9 +268,10 @@ impl Lane {
 
     /// Bytes to ask for in one request.
     pub(super) fn block(&self, now: Timestamp) -> u64 {
-        self.rate(now).map_or(tuning::FIRST_BLOCK, |rate| {
-            rate.bytes_in(tuning::BLOCK_TIME).clamp(tuning::LEAST_BLOCK, tuning::LARGEST_BLOCK)
-        })
+        let Some(rate) = self.rate(now) else { return tuning::FIRST_BLOCK };
+        let block = rate.bytes_in(tuning::BLOCK_TIME).clamp(tuning::LEAST_BLOCK, tuning::LARGEST_BLOCK);
+        let growth = if self.is_ramping(now) { tuning::BLOCK_THINK_GROWTH } else { 1 };
+        block.max(rate.bytes_in(self.think_time() * tuning::BLOCK_THINK_TIMES).saturating_mul(growth))
     }
 
     /// How long the lane has been owing bytes without any arriving.
@@ -249,7 +288,8 @@ impl Lane {
             .rate
             .get_at(self.last_arrival)
             .map_or(Duration::ZERO, |rate| rate.time_for(tuning::LATE_BYTES).min(tuning::LEAST_DEAD));
-        expected.max(tuning::LEAST_LATE).max(gap)
+        let think = if self.awaits_first_byte() { self.think_time() } else { Duration::ZERO };
+        expected.max(tuning::LEAST_LATE).max(gap) + think
     }
 
     /// Silence after which the connection is given up.
@@ -268,6 +308,27 @@ impl Lane {
 
     fn awaits_first_byte(&self) -> bool {
         self.fetches.front().is_some_and(|fetch| !fetch.head_seen)
+    }
+}
+
+/// The least of the last answers' delays: what the path adds, it adds to some of them only.
+#[derive(Debug, Default)]
+struct ThinkTime {
+    expected: Duration,
+    last: VecDeque<Duration>,
+}
+
+impl ThinkTime {
+    fn note(&mut self, delay: Duration) {
+        self.last.push_back(delay);
+        if self.last.len() > tuning::THINK_SAMPLES {
+            self.last.pop_front();
+        }
+    }
+
+    fn get(&self) -> Duration {
+        let least = self.last.iter().min().copied().unwrap_or(self.expected);
+        if least < tuning::LEAST_THINK { Duration::ZERO } else { least.min(tuning::MOST_THINK) }
     }
 }
 

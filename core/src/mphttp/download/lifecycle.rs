@@ -74,7 +74,9 @@ impl Download {
         let id = LaneId(self.next_lane);
         self.next_lane += 1;
         let rtt = self.paths.iter().find(|e| e.offer.path == path).and_then(|e| e.offer.estimate.rtt);
-        self.lanes.insert(id, Lane::new(path, rtt, now));
+        let mut lane = Lane::new(path, rtt, now);
+        lane.expect_think_time(self.think_time);
+        self.lanes.insert(id, lane);
         if let Some(entry) = self.entry(path) {
             entry.last_attempt = Some(now);
         }
@@ -118,8 +120,12 @@ impl Download {
         state.reusable = reusable;
         state.last_activity = now;
         state.last_asked = Some((piece, end));
-        let waited = now - fetch.asked_at;
-        self.think_time = waited.saturating_sub(state.rtt());
+        state.note_head(now);
+        self.think_time = state.think_time();
+        for other in self.lanes.values_mut() {
+            other.expect_think_time(self.think_time);
+        }
+        let Some(state) = self.lanes.get_mut(&lane) else { return };
         let path = state.path;
         let asked_to = end.max(begin);
         let runs = Runs::new(begin, region_end, lane, asked_to.min(region_end));
@@ -162,12 +168,9 @@ impl Download {
         let Some(lane) = self.lanes.get_mut(&id) else { return };
         let Some(fetch) = lane.fetches.front_mut().filter(|fetch| !fetch.head_seen) else { return };
         fetch.head_seen = true;
-        let waited = now - fetch.asked_at;
+        lane.note_head(now);
         lane.last_activity = now;
         lane.reusable = reusable;
-        if lane.base_rtt.is_none() {
-            lane.handle_rtt(waited, waited);
-        }
         let Some(fetch) = lane.fetches.front_mut() else { return };
         match fetch.extent {
             None if !matches!(fetch.ask, Ask::Suffix { .. }) => {
@@ -325,10 +328,7 @@ impl Download {
         let Some(lane) = self.lanes.get_mut(&id) else { return };
         lane.fetches.pop_front();
         lane.responses_completed += 1;
-        lane.last_activity = now;
-        if let Some(next) = lane.fetches.front_mut() {
-            next.asked_at = next.asked_at.max(now);
-        }
+        lane.note_complete(now);
         if !lane.reusable {
             let (path, brought) = (lane.path, lane.brought);
             self.disown(id);
@@ -454,7 +454,13 @@ impl Download {
         let frontier = body.assembly.frontier();
         let is_missing = body.assembly.held_from(frontier) == frontier;
         let is_received = body.runs.at(frontier).is_some_and(|run| run.received_to > frontier);
-        if !is_missing || !is_received {
+        let boundary = body.assembly.start_for_boundary(frontier);
+        let is_coming = self.lanes.values().flat_map(|lane| &lane.fetches).any(|fetch| {
+            let begun = fetch.piece.and_then(|piece| body.assembly.start_of(piece));
+            begun.is_some_and(|begun| begun <= boundary)
+                && fetch.extent.is_some_and(|(_, end)| (fetch.position..end).contains(&frontier))
+        });
+        if !is_missing || !is_received || is_coming {
             return;
         }
         let useless = body.assembly.without_overlap();
@@ -471,7 +477,7 @@ impl Download {
     /// they bring.
     fn reclaim(&mut self, now: Timestamp) {
         let Some(body) = &mut self.body else { return };
-        body.runs.disown_from(body.assembly.frontier());
+        body.free_what_is_missing();
         let frontier = body.assembly.frontier();
         for (&id, lane) in &self.lanes {
             for fetch in &lane.fetches {

@@ -294,6 +294,16 @@ struct Body {
     consumed: u64,
 }
 
+impl Body {
+    /// Past the frontier nobody is responsible for anything any more; what is held stays received.
+    fn free_what_is_missing(&mut self) {
+        self.runs.disown_from(self.assembly.frontier());
+        for (from, to) in self.assembly.held_past_overlaps() {
+            self.runs.note_held(from, to);
+        }
+    }
+}
+
 impl Download {
     /// A download over `offers`, the preferred path first.
     pub fn new(config: DownloadConfig, offers: Vec<PathOffer>, now: Timestamp) -> Self {

@@ -124,6 +124,19 @@ impl Runs {
         self.merge_unowned();
     }
 
+    /// Marks what nobody owns of `[from, to)` as received.
+    pub(super) fn note_held(&mut self, from: u64, to: u64) {
+        let unowned = self.runs.iter().filter(|run| run.owner.is_none() && !run.is_done());
+        let held: Vec<(u64, u64)> = unowned
+            .map(|run| (run.received_to.max(run.start).max(from), run.limit.min(to)))
+            .filter(|(from, to)| from < to)
+            .collect();
+        for (from, to) in held {
+            self.assign(from, to, None);
+            self.skip(from, to);
+        }
+    }
+
     /// Marks the start of an unowned run as no longer needed up to `to`.
     pub(super) fn skip(&mut self, run_start: u64, to: u64) {
         if let Some(run) = self.runs.iter_mut().find(|run| run.start == run_start && run.owner.is_none()) {
@@ -182,6 +195,16 @@ mod tests {
         let parts: Vec<_> =
             runs.iter().map(|r| (r.start, r.limit, r.owner, r.asked_to, r.received_to)).collect();
         assert_eq!(parts, [(0, 30, Some(a), 60, 30), (30, 50, Some(b), 30, 30), (50, 100, Some(a), 60, 50)]);
+    }
+
+    #[test]
+    fn what_is_held_of_an_unowned_run_is_not_missing() {
+        let mut runs = Runs::new(0, 100, LaneId(0), 100);
+        runs.disown_from(0);
+        runs.note_held(30, 50);
+        runs.note_held(40, 60);
+        let missing: Vec<_> = runs.iter().filter(|r| !r.is_done()).map(|r| (r.start, r.limit)).collect();
+        assert_eq!(missing, [(0, 30), (60, 100)]);
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Download {
         let Some(body) = &mut self.body else { return };
         if let Some(furthest) = body.assembly.furthest() {
             body.assembly.discard(furthest);
-            body.runs.disown_from(frontier);
+            body.free_what_is_missing();
         }
         let furthest_lane = self
             .lanes
@@ -92,8 +92,8 @@ impl Download {
         }
     }
 
-    /// Lets a response that runs on anyway fill the gap that it comes to, left by a lost or silent
-    /// connection: closing it and asking anew would cost a slow start.
+    /// Lets a response that runs on anyway bring what it comes to, where nobody else does or others
+    /// would end it later: closing it and asking anew would cost a slow start.
     fn adopt_gaps(&mut self, now: Timestamp) {
         let whole: Vec<LaneId> =
             self.lanes.iter().filter(|(_, lane)| serves_whole(lane)).map(|(id, _)| *id).collect();
@@ -106,19 +106,47 @@ impl Download {
         }
     }
 
-    /// The gap that follows at once on what `id` still brings with its response in progress.
+    /// What `id` should bring next with its response in progress, if it is near enough.
     fn gap_ahead(&self, id: LaneId, now: Timestamp) -> Option<(u64, u64)> {
         let (body, lane) = (self.body.as_ref()?, self.lanes.get(&id)?);
         let fetch = lane.fetches.front().filter(|fetch| fetch.head_seen && fetch.piece.is_some())?;
         let (_, end) = fetch.extent?;
         let useful = self.useful_end(lane).max(fetch.position).max(body.assembly.frontier());
-        let run = body.runs.at(useful).filter(|run| run.received_to.max(run.start) <= useful)?;
-        let is_left = match run.owner {
-            None => true,
-            Some(owner) => owner != id && self.lanes.get(&owner).is_none_or(|owner| owner.is_late(now)),
+        let run = body.runs.iter().find(|run| run.limit > useful && !run.is_done())?;
+        let (from, to) = (run.received_to.max(run.start).max(useful), run.limit.min(end));
+        if from >= to || lane.is_late(now) {
+            return None;
+        }
+        let is_left = match run.owner.and_then(|owner| self.lanes.get(&owner)) {
+            None => from == useful,
+            Some(_) if run.owner == Some(id) => false,
+            Some(owner) if owner.is_late(now) => from == useful,
+            Some(owner) => self.passes_sooner(lane, owner, run, (useful, to), now),
         };
-        let to = run.limit.min(end);
-        (is_left && useful < to && !lane.is_late(now)).then_some((useful, to))
+        is_left.then_some((from, to))
+    }
+
+    /// Whether `lane`, whose response in progress is about to pass what is wanted of it, ends `run` up
+    /// to `to` sooner than its owner by bringing on.
+    fn passes_sooner(
+        &self,
+        lane: &Lane,
+        owner: &Lane,
+        run: &Run,
+        (useful, to): (u64, u64),
+        now: Timestamp,
+    ) -> bool {
+        let Some(position) = lane.fetches.front().map(|fetch| fetch.position) else { return false };
+        let from = run.received_to.max(run.start).max(useful);
+        let rate = self.believed_rate(lane, None, now);
+        let near = rate.bytes_in(lane.rtt()).max(tuning::LEAST_BLOCK);
+        let cheap = rate.bytes_in(lane.rtt() * tuning::CUT_ROUNDS).max(tuning::LEAST_CUT);
+        if useful - position > near || from - useful > cheap {
+            return false;
+        }
+        let cost =
+            self.owner_cost(owner, run, now).time_for(run.limit.min(to).saturating_sub(run.received_to));
+        rate.time_for(to - position).saturating_add(tuning::LEAST_GAIN) < cost
     }
 
     /// Gives `lane` one more request if it wants one; true when it did.
@@ -245,11 +273,13 @@ impl Download {
             Some(tolerance) => thrifty_take(left, owner_cost, taker, tolerance),
             None => balanced_take(left, owner_cost, taker),
         };
-        let gain = owner_cost.time_for(left).saturating_sub(owner_cost.time_for(left - take));
         if take > 0 && left - take < tuning::LEAST_TAKE {
             // So little left to the owner spares nothing, and may hold up everything behind it.
             take = left;
         }
+        // An owner of whom all is taken need not even have begun.
+        let kept = if take < left { owner_cost.time_for(left - take) } else { Duration::ZERO };
+        let gain = owner_cost.time_for(left).saturating_sub(kept.max(taker.time_for(take)));
         if take < tuning::LEAST_TAKE.min(left) || take == 0 || gain < tuning::LEAST_GAIN {
             return false;
         }
@@ -293,7 +323,11 @@ impl Download {
         let queue = rate.time_for(before.saturating_sub(past)).min(tuning::GIVE_UP_AFTER);
         // Once its head is there an answer's first bytes are as good as there.
         let answering = owner.fetches.front().is_some_and(|fetch| fetch.head_seen);
-        let answer = if owner.rate(now).is_none() && !answering { owner.rtt() } else { Duration::ZERO };
+        let answer = match owner.rate(now) {
+            _ if answering => Duration::ZERO,
+            None => owner.rtt() + owner.think_time(),
+            Some(_) => owner.think_time(),
+        };
         PathCost { start_up: queue + answer, rate }
     }
 
@@ -301,7 +335,7 @@ impl Download {
         let lane = &self.lanes[&id];
         let rate = self.believed_rate(lane, Some(owner_rate), now);
         let queue = rate.time_for(lane.outstanding()).min(tuning::GIVE_UP_AFTER);
-        PathCost { start_up: queue.max(lane.rtt()), rate }
+        PathCost { start_up: queue.max(lane.rtt()) + lane.think_time(), rate }
     }
 
     /// Measured rate, else what history says, else `like`, else a constant.
@@ -428,7 +462,7 @@ impl Download {
             working.iter().map(|(_, lane)| lane.rtt()).min().unwrap_or(tuning::UNKNOWN_RTT)
         });
         // A handshake and a request.
-        let start_up = rtt * 2 + tuning::LEAST_GAIN;
+        let start_up = rtt * 2 + self.think_time + tuning::LEAST_GAIN;
         let few = left < tuning::LEAST_SPLIT;
         if alone <= if few { start_up.max(tuning::SMALL_PATIENCE) } else { start_up } {
             return false;
@@ -500,7 +534,9 @@ impl Download {
                 };
                 let Some((_, end)) = fetch.extent else { return false };
                 let useful = self.useful_end(lane);
-                useful <= fetch.position && is_worth_a_cut(lane, end - fetch.position, now)
+                // Until the boundary behind it is verified it may yet be what the object ends with.
+                let verified = self.body.as_ref().is_some_and(|b| b.assembly.frontier() > fetch.position);
+                useful <= fetch.position && verified && is_worth_a_cut(lane, end - fetch.position, now)
             })
             .map(|(id, _)| *id)
             .collect();

@@ -37,6 +37,22 @@ pub const LARGEST_BLOCK: u64 = 1024 * 1024;
 /// A request asks for what arrives in this time.
 pub const BLOCK_TIME: Duration = Duration::from_millis(100);
 
+/// ... but for at least this many times what the server takes to begin an answer: it answers one
+/// request after the other, and while it thinks the connection carries nothing.
+pub const BLOCK_THINK_TIMES: u32 = 8;
+
+/// ... and this many times as much in slow start, whose rate grows meanwhile.
+pub const BLOCK_THINK_GROWTH: u64 = 8;
+
+/// Answers of a connection of which the quickest tells how long the server thinks.
+pub const THINK_SAMPLES: usize = 3;
+
+/// Less than this is taken for none: delays of the path and of this device.
+pub const LEAST_THINK: Duration = Duration::from_millis(20);
+
+/// No server is granted more: what a block asks for must be bounded.
+pub const MOST_THINK: Duration = Duration::from_secs(5);
+
 /// Round trips after the first byte during which a connection is taken to be in slow start.
 pub const RAMP_ROUNDS: u32 = 10;
 
