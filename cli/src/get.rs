@@ -1,5 +1,6 @@
 //! `multiway get`: downloads over every network at once.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -199,6 +200,9 @@ fn explain(error: GetError) -> Failure {
             .help("If the server's certificate authority is your own, name its certificate with --cacert."),
         GetError::Unreachable { .. } => failure.help("`multiway paths` says which networks can be used."),
         GetError::Status { status: 404, .. } => failure.help("There is nothing of this name; check the URL."),
+        GetError::File { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            failure.help("Make the directory first, or name another place with --output.")
+        }
         GetError::File { .. } => failure.help(
             "Free some space, or name another place with --output. What came stays in the `.part` file.",
         ),

@@ -43,6 +43,7 @@ fn wrong_arguments_end_with_2() {
 fn what_cannot_be_downloaded_ends_with_2_before_anything_is_written() {
     let home = tempfile::tempdir().unwrap();
     fails(home.path(), &["get", "ftp://127.0.0.1/f"], 2, &["ftp://127.0.0.1/f"]);
+    fails(home.path(), &["get", "example.com/f"], 2, &["example.com/f", "https://"]);
     fails(home.path(), &["get", "http://127.0.0.1/a/f", "http://127.0.0.1/b/f"], 2, &["both", "f"]);
     fails(home.path(), &["get", "-o", "x", "http://127.0.0.1/a", "http://127.0.0.1/b"], 2, &["--output"]);
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
@@ -152,6 +153,7 @@ fn a_place_that_cannot_or_must_not_be_written_ends_with_7_before_anything_is_ask
     let url = "http://127.0.0.1:1/file";
     fails(home.path(), &["get", url], 7, &["file.part", "symbolic link"]);
     fails(home.path(), &["get", "-o", "x/..", url], 7, &["no name of a file"]);
+    fails(home.path(), &["get", "-o", "x/y", url], 7, &["x/y.part", "Make the directory"]);
     fails(home.path(), &["get", "-o", ".", url], 7, &["is a directory"]);
     fails(home.path(), &["get", "--json", "-o", "-", url], 2, &["standard output"]);
     assert_eq!(fs::read_to_string(precious).unwrap(), "precious");

@@ -14,7 +14,10 @@ const PRIVATE_HEADERS: [&str; 3] = ["authorization", "cookie", "proxy-authorizat
 
 pub(super) fn parse_url(text: &str) -> Result<Url, GetError> {
     let malformed = |reason: &str| GetError::Url { url: text.to_owned(), reason: reason.to_owned() };
-    let url = Url::parse(text).map_err(|error| malformed(&error.to_string()))?;
+    let url = Url::parse(text).map_err(|error| match error {
+        url::ParseError::RelativeUrlWithoutBase => malformed("it does not begin with http:// or https://"),
+        other => malformed(&other.to_string()),
+    })?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(malformed("only http and https are supported"));
     }
