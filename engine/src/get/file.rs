@@ -90,11 +90,6 @@ impl PartialFile {
         Ok(tail)
     }
 
-    /// Whether what was written can be taken back.
-    pub(super) fn can_restart(&self) -> bool {
-        !self.is_stream || self.length == 0
-    }
-
     /// Empties it.
     pub(super) async fn restart(&mut self) -> Result<(), GetError> {
         if self.is_stream && self.length == 0 {

@@ -194,7 +194,7 @@ impl<F: FnMut(GetProgress)> Job<F> {
             Ok(known) => {
                 let reusable = connection_persists(&head, &opened.head);
                 transfer.accept(&opened, known, reusable);
-                self.split(transfer, url, ranges, started).await
+                self.split(transfer, url, started).await
             }
             // A part must not be taken for the whole.
             Err(why) if opened.head.status() == 206 && ranges => {
@@ -216,7 +216,6 @@ impl<F: FnMut(GetProgress)> Job<F> {
         &mut self,
         mut transfer: Transfer,
         url: &Url,
-        ranges: bool,
         started: tokio::time::Instant,
     ) -> Result<Step, GetError> {
         let (paths, resumed) = (self.paths.clone(), self.part.length());
@@ -236,11 +235,6 @@ impl<F: FnMut(GetProgress)> Job<F> {
             Err(TransferError::Changed) if resumed > 0 && summary.bytes == 0 => {
                 self.note(None, "the partial file is of another version; the object is fetched anew");
                 Ok(Step::Restart { ranges: true })
-            }
-            // Some servers give each answer as another version; a whole answer needs no second one.
-            Err(TransferError::Changed) if ranges && self.part.can_restart() => {
-                self.note(None, "no two answers are of one version; the object is fetched anew as a whole");
-                Ok(Step::Restart { ranges: false })
             }
             Err(error) => {
                 self.part.flush().await?;
