@@ -22,6 +22,7 @@
 
 mod action;
 mod config;
+mod detector;
 pub mod scheduler;
 mod session;
 mod stream;
@@ -32,6 +33,7 @@ pub use action::{
     Action, CloseReason, Event, OpenReason, Read, Refusal, SendError, Suspicion, Violation, ViolationScope,
 };
 pub use config::{Limits, Policy, Role, Schedulers, SessionConfig, StreamClass};
+pub use detector::{Detector, DetectorKind, Finding};
 pub use session::{PathObservation, Session, SubflowStatus};
 pub use subflow::{SubflowId, SubflowSample};
 pub use wire::StreamId;

@@ -4,7 +4,6 @@
 //! long as its interface does; its [`NetworkIdentity`] changes when the interface joins another
 //! network, and measurements and history belong to the latter.
 
-mod energy;
 mod estimator;
 mod history;
 mod inconsistent;
@@ -17,7 +16,6 @@ mod sample;
 mod source;
 mod usage;
 
-pub use energy::{RadioEnergy, RadioModel, RadioPacket, RadioState};
 pub use estimator::{Throughput, TimeWeightedMean, VolumeWeightedRatio};
 pub use history::{History, HistoryKey, HistoryRecord, Observation};
 pub use inconsistent::InconsistentHosts;

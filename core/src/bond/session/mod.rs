@@ -1,180 +1,296 @@
 //! The session's state machine.
+//!
+//! - `application`: what the program's side does with streams.
+//! - `frames`: what the far end says.
+//! - `transmit`: what goes out, and over which subflow.
+//! - `lease`: which subflows a stream uses.
+//! - `recovery`: what is sent again elsewhere.
+//! - `plan`: which paths a device uses.
+//! - `flow`: counts over all streams.
 
+mod application;
+mod flow;
+mod frames;
+mod lease;
+mod plan;
+mod recovery;
+mod status;
+#[cfg(test)]
+mod tests;
+mod transmit;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use bytes::Bytes;
-
-use super::action::{Action, Event, Read, Refusal, SendError, Suspicion, Violation};
-use super::config::{Role, SessionConfig, StreamClass};
-use super::subflow::{SubflowId, SubflowSample};
-use super::wire::{Destination, OpenResult, StreamId};
-use crate::mphttp::download::PathOffer;
+use self::flow::{Flow, Numbers};
+use self::plan::Plan;
+use super::action::{Action, Event};
+use super::config::{Limits, Role, SessionConfig, StreamClass};
+use super::scheduler::{Scheduler, SchedulerKind};
+use super::stream::{Freed, Receiver, Sender, Slots};
+use super::subflow::{Subflow, SubflowId, SubflowSample};
+use super::wire::{Destination, OpenResult, Standing, StreamId};
 use crate::paths::PathId;
-use crate::units::{Rate, Timestamp};
+use crate::units::Timestamp;
 
-/// What a detector needs to know of a path's use by a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PathObservation {
-    /// When the oldest of what is outstanding on the path was sent; `None` when nothing is.
-    pub outstanding_since: Option<Timestamp>,
-    /// When the far end last acknowledged something that the path carries.
-    pub last_ack_progress: Option<Timestamp>,
-    /// When the path last brought any byte.
-    pub last_received: Option<Timestamp>,
-    /// Since when data is expected from the far end: of a stream that the path serves, the last
-    /// data was not marked idle (M4). `None` when none is.
-    pub expecting_since: Option<Timestamp>,
-    /// The far end's retransmission timeout, as it last said (M4).
-    pub far_timeout: Option<Duration>,
-    /// The least smoothed round-trip time of the path's subflows.
-    pub smoothed_rtt: Option<Duration>,
-    /// Its mean deviation.
-    pub rtt_variance: Option<Duration>,
-    /// Subflows that are up.
-    pub subflows: usize,
-}
+pub use status::{PathObservation, SubflowStatus};
 
-/// A subflow, for people.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SubflowStatus {
-    /// Which.
-    pub id: SubflowId,
-    /// Its path.
-    pub path: PathId,
-    /// Whether it is a backup.
-    pub backup: bool,
-    /// Whether it has probably failed.
-    pub suspect: bool,
-    /// Bytes handed out for it, frames and all.
-    pub sent: u64,
-    /// Bytes that it brought.
-    pub received: u64,
-    /// Bytes that it carries and that are not acknowledged.
-    pub outstanding: u64,
-    /// Smoothed round-trip time; zero before the first sample.
-    pub smoothed_rtt: Duration,
-    /// Rate that it delivers.
-    pub rate: Rate,
-}
+/// An acknowledgment waits so long for data to go along with.
+const ACK_DELAY: Duration = Duration::from_millis(25);
+
+/// An acknowledgment waits for no more bytes than this: two full DATA frames.
+const ACK_EVERY: u64 = 32 << 10;
 
 /// What a device and a relay share: streams over subflows.
 #[derive(Debug)]
 pub struct Session {
     role: Role,
     config: SessionConfig,
+    streams: BTreeMap<StreamId, Stream>,
+    numbers: Numbers,
+    flow: Flow,
+    /// Subflows that are up, by slot.
+    slots: Vec<Option<Subflow>>,
+    by_id: BTreeMap<SubflowId, usize>,
+    next_subflow: u64,
+    next_ping: u64,
+    /// Rises whenever the set of subflows that may be used changes.
+    epoch: u64,
+    /// Streams with something to send, outstanding or expected.
+    busy: BTreeSet<StreamId>,
+    /// Streams that wait for the session's window.
+    blocked: VecDeque<StreamId>,
+    /// Streams that wait for room in the buffers of all streams.
+    starved: VecDeque<StreamId>,
+    /// Bytes in the send buffers of all streams.
+    send_buffered: u64,
+    /// How subflows may be used, where the far end is to be told (device).
+    standings: BTreeMap<SubflowId, Standing>,
+    plan: Plan,
+    is_draining: bool,
+    actions: VecDeque<Action>,
+    events: VecDeque<Event>,
+    /// When a stream has waited long enough for a better subflow.
+    patience: Option<Timestamp>,
+    /// When to look for what is held up.
+    recovery_at: Option<Timestamp>,
+    /// Used again and again, so that acknowledgments allocate nothing.
+    freed: Vec<Freed>,
+}
+
+/// One stream at this end.
+#[derive(Debug)]
+struct Stream {
+    destination: Destination,
+    class: StreamClass,
+    relay_scheduler: SchedulerKind,
+    scheduler: Box<dyn Scheduler>,
+    sender: Sender,
+    receiver: Receiver,
+    /// Whether the relay is known to have heard of it.
+    is_confirmed: bool,
+    /// Subflows that carried its OPEN.
+    opened_on: Slots,
+    /// What became of the destination (relay).
+    result: Option<OpenResult>,
+    needs_opened: bool,
+    /// This end gave it up; the far end has to agree.
+    reset: Option<u64>,
+    needs_reset: bool,
+    needs_ack: bool,
+    /// Bytes that came into order since the last acknowledgment.
+    unacked: u64,
+    /// Subflows that carried something else than data, which would be lost with them.
+    spoke_on: Slots,
+    /// The subflow that brought something last.
+    arrived_on: Option<usize>,
+    /// One subflow of each path that serves it.
+    leases: Vec<(PathId, usize)>,
+    lease_epoch: u64,
+    /// Subflows in whose rings it stands.
+    queued: Slots,
+    busy_since: Option<Timestamp>,
+    wants_room: bool,
+    /// Since when it waits for a better subflow.
+    waiting_since: Option<Timestamp>,
+    /// The subflow on which more is expected.
+    expecting_on: Option<usize>,
+    is_end_read: bool,
+}
+
+impl Stream {
+    fn new(
+        destination: Destination,
+        class: StreamClass,
+        own: SchedulerKind,
+        relay_scheduler: SchedulerKind,
+        limits: &Limits,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            destination,
+            class,
+            relay_scheduler,
+            scheduler: own.build(),
+            sender: Sender::new(),
+            receiver: Receiver::new(limits.receive_per_stream, now),
+            is_confirmed: false,
+            opened_on: Slots::NONE,
+            result: None,
+            needs_opened: false,
+            reset: None,
+            needs_reset: false,
+            needs_ack: false,
+            unacked: 0,
+            spoke_on: Slots::NONE,
+            arrived_on: None,
+            leases: Vec::new(),
+            lease_epoch: 0,
+            queued: Slots::NONE,
+            busy_since: None,
+            wants_room: false,
+            waiting_since: None,
+            expecting_on: None,
+            is_end_read: false,
+        }
+    }
+
+    /// Whether it has something to say besides data.
+    fn has_control(&self) -> bool {
+        self.needs_ack || self.needs_opened || self.needs_reset || !self.is_confirmed
+    }
+
+    /// Whether both directions ended and nothing is owed.
+    fn is_over(&self) -> bool {
+        self.sender.is_done() && self.is_end_read && !self.needs_ack && self.reset.is_none()
+    }
 }
 
 impl Session {
     /// A session without subflows. A device asks for the first one once it has paths.
     pub fn new(role: Role, config: SessionConfig, _now: Timestamp) -> Self {
-        Self { role, config }
+        let flow = Flow::new(config.limits.receive_in_all);
+        Self {
+            role,
+            streams: BTreeMap::new(),
+            numbers: Numbers::default(),
+            flow,
+            slots: Vec::new(),
+            by_id: BTreeMap::new(),
+            next_subflow: 0,
+            next_ping: 0,
+            epoch: 1,
+            busy: BTreeSet::new(),
+            blocked: VecDeque::new(),
+            starved: VecDeque::new(),
+            send_buffered: 0,
+            standings: BTreeMap::new(),
+            plan: Plan::new(),
+            is_draining: false,
+            actions: VecDeque::new(),
+            events: VecDeque::new(),
+            patience: None,
+            recovery_at: None,
+            freed: Vec::new(),
+            config,
+        }
     }
 
     /// A subflow may carry frames from now on: on the device the HELLO is written in front of them,
     /// on the relay it was accepted. A relay names paths by the number in the HELLO.
-    pub fn handle_subflow_up(&mut self, _id: SubflowId, _path: PathId, _backup: bool, _now: Timestamp) {}
-
-    /// A subflow brought plaintext, in whatever pieces. On an error the engine closes what
-    /// [`Violation::scope`] says, and tells of it by [`Self::handle_subflow_down`].
-    pub fn handle_received(
-        &mut self,
-        id: SubflowId,
-        _bytes: Bytes,
-        _now: Timestamp,
-    ) -> Result<(), Violation> {
-        Err(Violation::NoSuchSubflow(id.0))
+    ///
+    /// The engine keeps to [`Limits::subflows`]; a number that is up already, or one too many, is
+    /// not taken.
+    pub fn handle_subflow_up(&mut self, id: SubflowId, path: PathId, backup: bool, now: Timestamp) {
+        let most = self.config.limits.subflows.min(Limits::MOST_SUBFLOWS);
+        if self.by_id.contains_key(&id) || self.by_id.len() >= most {
+            return;
+        }
+        let slot = self.slots.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(Subflow::new(id, path, backup, now));
+        self.by_id.insert(id, slot);
+        self.plan_subflow_up(slot, now);
+        self.replan(now);
+        self.plan_paths(now);
     }
 
     /// A subflow is closed, failed, or could not be opened. What it carried goes elsewhere.
-    pub fn handle_subflow_down(&mut self, _id: SubflowId, _now: Timestamp) {}
-
-    /// The kernel's view of a subflow; a few times per round trip while it is busy.
-    pub fn handle_sample(&mut self, _id: SubflowId, _sample: &SubflowSample, _now: Timestamp) {}
-
-    /// The paths that may be used now, in order of preference (device). Subflows of others close.
-    pub fn handle_paths(&mut self, _paths: &[PathOffer], _now: Timestamp) {}
-
-    /// A detector or the oracle thinks that a path fails (device). What is outstanding on it goes
-    /// over another path, which is opened if something is waiting.
-    pub fn suspect_path(&mut self, _path: PathId, _suspicion: Suspicion, _now: Timestamp) {}
-
-    /// What a detector needs to know of a path.
-    pub fn observe_path(&self, _path: PathId) -> PathObservation {
-        PathObservation::default()
+    pub fn handle_subflow_down(&mut self, id: SubflowId, now: Timestamp) {
+        let path = self.remove_subflow(id, now);
+        self.plan_subflow_down(id, path, now);
+        self.plan_paths(now);
     }
 
-    /// The time has come that [`Self::poll_timeout`] named.
-    pub fn handle_timeout(&mut self, _now: Timestamp) {}
+    /// The kernel's view of a subflow; a few times per round trip while it is busy.
+    pub fn handle_sample(&mut self, id: SubflowId, sample: &SubflowSample, _now: Timestamp) {
+        if let Some(subflow) = self.by_id.get(&id).and_then(|slot| self.slots[*slot].as_mut()) {
+            subflow.sample = *sample;
+        }
+    }
+
+    /// The time has come that [`Self::poll_timeout`] named. Subflows are to be asked again afterwards.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        if self.patience.is_some_and(|at| at <= now) {
+            self.patience = None;
+        }
+        if self.recovery_at.is_some_and(|at| at <= now) {
+            self.recover(now);
+        }
+        self.plan_paths(now);
+    }
 
     /// When [`Self::handle_timeout`] is to be called next.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        None
-    }
-
-    /// Opens a stream (device). Its bytes may be sent at once.
-    pub fn open_stream(
-        &mut self,
-        _destination: Destination,
-        _class: StreamClass,
-        _now: Timestamp,
-    ) -> Result<StreamId, Refusal> {
-        Err(match self.role {
-            Role::Device => Refusal::TooMany,
-            Role::Relay => Refusal::WrongRole,
-        })
-    }
-
-    /// Tells the device how its stream's destination was reached (relay). Unless it is connected,
-    /// the stream is over.
-    pub fn accept(&mut self, _stream: StreamId, _result: OpenResult, _now: Timestamp) {}
-
-    /// Bytes that [`Self::send`] takes now. An [`Event::Writable`] tells when it grew.
-    pub fn send_room(&self, _stream: StreamId) -> usize {
-        0
-    }
-
-    /// Hands in a stream's next bytes, at most [`Self::send_room`].
-    pub fn send(&mut self, _stream: StreamId, _bytes: Bytes, _now: Timestamp) -> Result<(), SendError> {
-        Err(SendError::Gone)
-    }
-
-    /// Ends this end's direction of a stream behind what was handed in.
-    pub fn finish(&mut self, _stream: StreamId, _now: Timestamp) -> Result<(), SendError> {
-        Err(SendError::Gone)
-    }
-
-    /// Ends a stream at once in both directions.
-    pub fn reset(&mut self, _stream: StreamId, _code: u64, _now: Timestamp) {}
-
-    /// Takes a stream's next bytes, at most `most`, and so lets the far end send more.
-    pub fn read(&mut self, _stream: StreamId, _most: usize, _now: Timestamp) -> Read {
-        Read::Nothing
-    }
-
-    /// Bytes for a subflow whose socket takes about `room`; whole frames. The engine calls it while
-    /// little is unsent in the socket, so that little is lost when the subflow dies. `None` means
-    /// that there is nothing, or that it is better sent elsewhere.
-    pub fn poll_transmit(&mut self, _id: SubflowId, _room: usize, _now: Timestamp) -> Option<Bytes> {
-        None
+        let acks = self.slots.iter().flatten().filter_map(|subflow| subflow.ack_deadline);
+        acks.chain(self.patience).chain(self.recovery_at).chain(self.plan.next_at).min()
     }
 
     /// Something to do.
     pub fn poll_action(&mut self) -> Option<Action> {
-        None
+        self.actions.pop_front()
     }
 
     /// Something to know.
     pub fn poll_event(&mut self) -> Option<Event> {
-        None
-    }
-
-    /// The subflows, for people.
-    pub fn subflows(&self) -> Vec<SubflowStatus> {
-        Vec::new()
+        self.events.pop_front()
     }
 
     /// What the session was made with.
     pub fn config(&self) -> &SessionConfig {
         &self.config
+    }
+
+    fn subflow(&self, slot: usize) -> Option<&Subflow> {
+        self.slots.get(slot)?.as_ref()
+    }
+
+    fn subflow_mut(&mut self, slot: usize) -> Option<&mut Subflow> {
+        self.slots.get_mut(slot)?.as_mut()
+    }
+
+    /// Takes a subflow away and sends again what it carried.
+    fn remove_subflow(&mut self, id: SubflowId, now: Timestamp) -> Option<PathId> {
+        let slot = self.by_id.remove(&id)?;
+        let gone = self.slots[slot].take()?;
+        self.standings.remove(&id);
+        self.epoch += 1;
+        let suspects = self.suspects();
+        for stream in self.streams.values_mut() {
+            stream.queued = stream.queued.without(slot);
+            stream.leases.retain(|(_, leased)| *leased != slot);
+            stream.sender.handle_slot_down(slot, suspects);
+            if stream.arrived_on == Some(slot) {
+                stream.arrived_on = None;
+            }
+            if stream.expecting_on == Some(slot) {
+                stream.expecting_on = None;
+            }
+        }
+        self.repeat_control(slot);
+        self.replan(now);
+        Some(gone.path)
     }
 }

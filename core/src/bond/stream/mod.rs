@@ -1,1 +1,10 @@
-//! One stream's two directions.
+//! One stream's two directions: what was sent and not acknowledged, and what came out of order.
+
+mod pieces;
+mod receiver;
+mod sender;
+#[cfg(test)]
+mod tests;
+
+pub(super) use receiver::Receiver;
+pub(super) use sender::{Emission, Freed, Room, Sender, Slots};

@@ -246,6 +246,9 @@ pub const CLOSE_SESSION: u64 = 0x100;
 const IDLE: u8 = 1;
 const FIN: u8 = 2;
 
+/// Bytes in front of a DATA frame's payload, at most: type, length, stream, dsn and flags.
+pub(crate) const MAX_DATA_HEAD: usize = 1 + 4 + 8 + 8 + 1;
+
 /// Writes a DATA frame's head; `length` bytes of payload have to follow.
 pub(crate) fn put_data_head(into: &mut impl BufMut, stream: StreamId, dsn: u64, mark: Mark, length: usize) {
     into.put_u8(FrameType::Data as u8);

@@ -8,12 +8,11 @@ mod destination;
 mod frame;
 mod hello;
 mod reader;
-#[cfg(test)]
-mod tests;
 pub mod varint;
 
 pub use destination::{Destination, Host};
 pub use frame::{CLOSE_SESSION, Data, Frame, FrameType, Mark, OpenResult, Standing, StreamId};
+pub(super) use frame::{MAX_DATA_HEAD, put_data_head};
 pub use hello::{Hello, HelloKind, HelloOk, SessionKey};
 pub use reader::FrameReader;
 
@@ -40,10 +39,10 @@ pub const MAX_TOKEN: usize = 4096;
 pub const MAX_TEXT: usize = 256;
 
 /// Window of a stream before the far end grants another one.
-pub const INITIAL_STREAM_WINDOW: u64 = 256 << 10;
+pub const INITIAL_STREAM_WINDOW: u64 = 64 << 10;
 
 /// Window of a session before the far end grants another one.
-pub const INITIAL_SESSION_WINDOW: u64 = 1 << 20;
+pub const INITIAL_SESSION_WINDOW: u64 = 256 << 10;
 
 /// Most gaps that a receiver has to keep in one stream, and so the most DATA frames of one stream
 /// that a sender has outstanding.

@@ -6,30 +6,30 @@
 
 use std::time::Duration;
 
-use crate::units::Timestamp;
+use multiway_core::units::Timestamp;
 
 /// Time a radio spends in a state, and the power it draws there.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RadioState {
+pub(crate) struct RadioState {
     /// How long it lasts.
-    pub duration: Duration,
+    pub(crate) duration: Duration,
     /// Its mean power in milliwatts.
-    pub milliwatts: f64,
+    pub(crate) milliwatts: f64,
 }
 
 /// A kind of radio.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RadioModel {
+pub(crate) struct RadioModel {
     /// From idle to connected.
-    pub promotion: RadioState,
-    /// What follows the last packet, one state after the other, until the radio is idle again.
-    pub tail: &'static [RadioState],
+    pub(crate) promotion: RadioState,
+    /// What follows the last packet, until the radio is idle again.
+    pub(crate) tail: RadioState,
     /// Power per Mbit/s sent, in milliwatts.
-    pub milliwatts_per_mbit_up: f64,
+    pub(crate) milliwatts_per_mbit_up: f64,
     /// Power per Mbit/s received, in milliwatts.
-    pub milliwatts_per_mbit_down: f64,
+    pub(crate) milliwatts_per_mbit_down: f64,
     /// Power while packets come and go, whatever their rate, in milliwatts.
-    pub milliwatts_connected: f64,
+    pub(crate) milliwatts_connected: f64,
 }
 
 /// A gap between packets up to this long is part of a transfer; in a longer one the tail begins.
@@ -41,38 +41,17 @@ const MBIT_PER_BYTE: f64 = 8e-6;
 
 impl RadioModel {
     /// 4G.
-    pub const LTE: Self = Self {
+    pub(crate) const LTE: Self = Self {
         promotion: RadioState { duration: Duration::from_micros(260_100), milliwatts: 1210.7 },
-        tail: &[RadioState { duration: Duration::from_millis(11_576), milliwatts: 1060.0 }],
+        tail: RadioState { duration: Duration::from_millis(11_576), milliwatts: 1060.0 },
         milliwatts_per_mbit_up: 438.39,
         milliwatts_per_mbit_down: 51.97,
         milliwatts_connected: 1288.04,
     };
 
-    /// 3G: its tail is the dedicated channel's and then the shared one's.
-    pub const UMTS: Self = Self {
-        promotion: RadioState { duration: Duration::from_micros(582_100), milliwatts: 659.4 },
-        tail: &[
-            RadioState { duration: Duration::from_micros(8_088_200), milliwatts: 803.9 },
-            RadioState { duration: Duration::from_micros(824_200), milliwatts: 601.3 },
-        ],
-        milliwatts_per_mbit_up: 868.98,
-        milliwatts_per_mbit_down: 122.12,
-        milliwatts_connected: 817.88,
-    };
-
-    /// Wi-Fi in power-save mode.
-    pub const WIFI: Self = Self {
-        promotion: RadioState { duration: Duration::from_micros(79_100), milliwatts: 124.4 },
-        tail: &[RadioState { duration: Duration::from_micros(238_100), milliwatts: 119.3 }],
-        milliwatts_per_mbit_up: 283.17,
-        milliwatts_per_mbit_down: 137.01,
-        milliwatts_connected: 132.86,
-    };
-
     /// The energy that these packets cost beyond an idle radio's, the last tail to its end.
     /// Preconditions: packets are in the order of their times.
-    pub fn energy(&self, packets: &[RadioPacket]) -> RadioEnergy {
+    pub(crate) fn energy(&self, packets: &[RadioPacket]) -> RadioEnergy {
         let mut energy = RadioEnergy::default();
         let mut last: Option<Timestamp> = None;
         for packet in packets {
@@ -84,7 +63,7 @@ impl RadioModel {
                 Some(gap) => energy.tail_mj += self.tail_mj(gap),
                 None => {}
             }
-            if gap.is_none_or(|gap| gap > self.tail_duration()) {
+            if gap.is_none_or(|gap| gap > self.tail.duration) {
                 energy.promotions += 1;
                 energy.promotion_mj += self.promotion.millijoules(self.promotion.duration);
             }
@@ -98,19 +77,9 @@ impl RadioModel {
         energy
     }
 
-    fn tail_duration(&self) -> Duration {
-        self.tail.iter().map(|state| state.duration).sum()
-    }
-
     /// The tail's energy when the next packet comes after `gap`.
     fn tail_mj(&self, gap: Duration) -> f64 {
-        let mut left = gap;
-        let mut energy = 0.0;
-        for state in self.tail {
-            energy += state.millijoules(left.min(state.duration));
-            left = left.saturating_sub(state.duration);
-        }
-        energy
+        self.tail.millijoules(gap.min(self.tail.duration))
     }
 }
 
@@ -122,31 +91,31 @@ impl RadioState {
 
 /// Bytes that a radio sent or received at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RadioPacket {
+pub(crate) struct RadioPacket {
     /// When.
-    pub at: Timestamp,
+    pub(crate) at: Timestamp,
     /// Bytes sent.
-    pub bytes_up: u64,
+    pub(crate) bytes_up: u64,
     /// Bytes received.
-    pub bytes_down: u64,
+    pub(crate) bytes_down: u64,
 }
 
 /// Energy by the state in which it was used, in millijoules.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct RadioEnergy {
+pub(crate) struct RadioEnergy {
     /// How often the radio was woken up.
-    pub promotions: u32,
+    pub(crate) promotions: u32,
     /// Waking up.
-    pub promotion_mj: f64,
+    pub(crate) promotion_mj: f64,
     /// While packets came and went.
-    pub transfer_mj: f64,
+    pub(crate) transfer_mj: f64,
     /// Waiting for more.
-    pub tail_mj: f64,
+    pub(crate) tail_mj: f64,
 }
 
 impl RadioEnergy {
     /// All of it.
-    pub fn total_mj(&self) -> f64 {
+    pub(crate) fn total_mj(&self) -> f64 {
         self.promotion_mj + self.transfer_mj + self.tail_mj
     }
 }
@@ -202,21 +171,6 @@ mod tests {
         let energy = RadioModel::LTE.energy(&[packet(0, 0, 0), packet(20_000, 0, 0)]);
         assert_eq!(energy.promotions, 2);
         assert_close(energy.total_mj(), 2.0 * (314.903 + 12_270.56));
-    }
-
-    #[test]
-    fn three_g_has_two_tails() {
-        // 0.5821 * 659.4 + 8.0882 * 803.9 + 0.8242 * 601.3.
-        assert_close(RadioModel::UMTS.energy(&[packet(0, 0, 0)]).total_mj(), 383.837 + 6502.104 + 495.591);
-        // 8.5 s: all of the first and 0.4118 s of the second, then both again.
-        let energy = RadioModel::UMTS.energy(&[packet(0, 0, 0), packet(8500, 0, 0)]);
-        assert_close(energy.tail_mj, 6502.104 + 247.615 + 6502.104 + 495.591);
-    }
-
-    #[test]
-    fn wifi_is_cheap() {
-        let one = [packet(0, 1500, 1500)];
-        assert!(RadioModel::WIFI.energy(&one).total_mj() * 20.0 < RadioModel::LTE.energy(&one).total_mj());
     }
 
     proptest! {

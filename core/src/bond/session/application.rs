@@ -1,0 +1,216 @@
+//! What the program's side does with streams.
+
+use bytes::Bytes;
+
+use super::{Session, Stream};
+use crate::bond::action::{Event, Read, Refusal, SendError};
+use crate::bond::config::{Role, StreamClass};
+use crate::bond::wire::{Destination, OpenResult, StreamId};
+use crate::units::Timestamp;
+
+/// A writer is told of room from this much on, or from half of a smaller buffer.
+const WORTH_TELLING: u64 = 64 << 10;
+
+/// Bytes that wait in front of all subflows at most; what is more would only be old when it leaves.
+const MOST_UNSENT: u64 = 1 << 20;
+
+/// Code of the RESET with which a relay takes back a stream whose destination it did not reach.
+const CODE_NOT_OPENED: u64 = 1;
+
+impl Session {
+    /// Opens a stream (device). Its bytes may be sent at once.
+    pub fn open_stream(
+        &mut self,
+        destination: Destination,
+        class: StreamClass,
+        now: Timestamp,
+    ) -> Result<StreamId, Refusal> {
+        if self.role == Role::Relay {
+            return Err(Refusal::WrongRole);
+        }
+        if self.is_draining {
+            return Err(Refusal::Draining);
+        }
+        if self.streams.len() >= self.config.limits.streams {
+            return Err(Refusal::TooMany);
+        }
+        let id = self.numbers.next();
+        let own = self.config.device_schedulers.get(class);
+        let far = self.config.relay_schedulers.get(class);
+        let mut stream = Stream::new(destination, class, own, far, &self.config.limits, now);
+        stream.needs_ack = stream.receiver.wants_grant(self.longest_rtt(), now);
+        self.streams.insert(id, stream);
+        self.schedule(id, now);
+        self.plan_paths(now);
+        Ok(id)
+    }
+
+    /// Tells the device how its stream's destination was reached (relay). Unless it is connected,
+    /// the stream is over.
+    pub fn accept(&mut self, id: StreamId, result: OpenResult, now: Timestamp) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if self.role == Role::Device || stream.result.is_some() || stream.reset.is_some() {
+            return;
+        }
+        stream.result = Some(result);
+        stream.needs_opened = true;
+        if result == OpenResult::Connected {
+            self.schedule(id, now);
+        } else {
+            self.reset(id, CODE_NOT_OPENED, now);
+        }
+    }
+
+    /// Bytes that [`Self::send`] takes now. An [`Event::Writable`] tells when it grew.
+    pub fn send_room(&self, id: StreamId) -> usize {
+        self.streams.get(&id).map_or(0, |stream| self.room_of(stream) as usize)
+    }
+
+    fn room_of(&self, stream: &Stream) -> u64 {
+        if stream.sender.is_finished() {
+            return 0;
+        }
+        let limits = &self.config.limits;
+        let own = limits.send_per_stream.saturating_sub(stream.sender.buffered());
+        let unsent = MOST_UNSENT.saturating_sub(stream.sender.unsent());
+        own.min(unsent).min(limits.send_in_all.saturating_sub(self.send_buffered))
+    }
+
+    fn worth_telling(&self) -> u64 {
+        let limits = &self.config.limits;
+        WORTH_TELLING.min(limits.send_per_stream / 2).min(limits.send_in_all / 2).max(1)
+    }
+
+    /// Hands in a stream's next bytes, at most [`Self::send_room`].
+    pub fn send(&mut self, id: StreamId, bytes: Bytes, now: Timestamp) -> Result<(), SendError> {
+        let stream = self.streams.get(&id).filter(|stream| stream.reset.is_none()).ok_or(SendError::Gone)?;
+        if stream.sender.is_finished() {
+            return Err(SendError::Finished);
+        }
+        if bytes.len() as u64 > self.room_of(stream) {
+            return Err(SendError::NoRoom);
+        }
+        let length = bytes.len() as u64;
+        let worth = self.worth_telling();
+        self.send_buffered += length;
+        let is_shared_full = self.config.limits.send_in_all - self.send_buffered < worth;
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.sender.append(bytes);
+        }
+        let is_full = self.streams.get(&id).is_some_and(|stream| self.room_of(stream) < worth);
+        if let Some(stream) = self.streams.get_mut(&id)
+            && is_full
+        {
+            stream.wants_room = true;
+            if is_shared_full {
+                self.starved.push_back(id);
+            }
+        }
+        self.schedule(id, now);
+        Ok(())
+    }
+
+    /// Ends this end's direction of a stream behind what was handed in.
+    pub fn finish(&mut self, id: StreamId, now: Timestamp) -> Result<(), SendError> {
+        let stream = self.streams.get_mut(&id).filter(|stream| stream.reset.is_none());
+        let stream = stream.ok_or(SendError::Gone)?;
+        if stream.sender.is_finished() {
+            return Err(SendError::Finished);
+        }
+        stream.sender.finish();
+        self.schedule(id, now);
+        Ok(())
+    }
+
+    /// Ends a stream at once in both directions.
+    pub fn reset(&mut self, id: StreamId, code: u64, now: Timestamp) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.reset.is_some() {
+            return;
+        }
+        stream.reset = Some(code);
+        stream.needs_reset = true;
+        stream.needs_ack = false;
+        self.give_up_bytes(id);
+        self.schedule(id, now);
+    }
+
+    /// Takes a stream's next bytes, at most `most`, and so lets the far end send more.
+    pub fn read(&mut self, id: StreamId, most: usize, now: Timestamp) -> Read {
+        let rtt = self.longest_rtt();
+        let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.reset.is_none()) else {
+            return Read::Nothing;
+        };
+        if let Some(bytes) = stream.receiver.read(most) {
+            self.flow.handle_consumed(bytes.len() as u64);
+            if stream.receiver.wants_grant(rtt, now) && !stream.needs_ack {
+                stream.needs_ack = true;
+                self.schedule(id, now);
+            }
+            return Read::Bytes(bytes);
+        }
+        if !stream.receiver.is_read_out() {
+            return Read::Nothing;
+        }
+        stream.is_end_read = true;
+        self.forget_if_over(id);
+        Read::End
+    }
+
+    /// Tells writers of the room that there is.
+    pub(super) fn tell_writable(&mut self, id: StreamId) {
+        let worth = self.worth_telling();
+        self.tell_one_writable(id, worth);
+        while let Some(id) = self.starved.front().copied() {
+            let is_waiting = self.streams.get(&id).is_some_and(|stream| stream.wants_room);
+            if is_waiting && !self.tell_one_writable(id, worth) {
+                break;
+            }
+            self.starved.pop_front();
+        }
+    }
+
+    fn tell_one_writable(&mut self, id: StreamId, worth: u64) -> bool {
+        let Some(stream) = self.streams.get(&id) else { return false };
+        if !stream.wants_room || self.room_of(stream) < worth {
+            return false;
+        }
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.wants_room = false;
+        }
+        self.events.push_back(Event::Writable { stream: id });
+        true
+    }
+
+    /// Drops what a stream holds in both directions; its numbers stay.
+    pub(super) fn give_up_bytes(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        self.send_buffered -= stream.sender.buffered();
+        let unread = stream.receiver.highest() - stream.receiver.consumed();
+        stream.receiver.clear();
+        let mut freed = std::mem::take(&mut self.freed);
+        stream.sender.clear(&mut freed);
+        self.apply_freed(freed);
+        self.flow.handle_consumed(unread);
+    }
+
+    /// Forgets a stream of which both directions ended.
+    pub(super) fn forget_if_over(&mut self, id: StreamId) {
+        if self.streams.get(&id).is_some_and(Stream::is_over) {
+            self.remove_stream(id);
+            self.events.push_back(Event::StreamClosed { stream: id });
+        }
+    }
+
+    /// Takes a stream out of everything.
+    pub(super) fn remove_stream(&mut self, id: StreamId) {
+        self.set_leases(id, Vec::new());
+        let Some(stream) = self.streams.remove(&id) else { return };
+        self.busy.remove(&id);
+        self.numbers.remember(id, stream.sender.sent_end());
+        for subflow in self.slots.iter_mut().flatten() {
+            subflow.expecting.remove(&id);
+            subflow.acks.remove(&id);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What detectors and people want to know.
+
+use std::time::Duration;
+
+use super::Session;
+use crate::bond::config::Role;
+use crate::bond::subflow::SubflowId;
+use crate::paths::PathId;
+use crate::units::{Rate, Timestamp};
+
+/// What a detector needs to know of a path's use by a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PathObservation {
+    /// When the oldest of what is outstanding on the path was sent; `None` when nothing is.
+    pub outstanding_since: Option<Timestamp>,
+    /// When the far end last acknowledged something that the path carries.
+    pub last_ack_progress: Option<Timestamp>,
+    /// When the path last brought any byte.
+    pub last_received: Option<Timestamp>,
+    /// Since when data is expected from the far end: of a stream that the path serves, the last
+    /// data was not marked idle (M4). `None` when none is.
+    pub expecting_since: Option<Timestamp>,
+    /// The far end's retransmission timeout, as it last said (M4).
+    pub far_timeout: Option<Duration>,
+    /// The least smoothed round-trip time of the path's subflows.
+    pub smoothed_rtt: Option<Duration>,
+    /// Its mean deviation.
+    pub rtt_variance: Option<Duration>,
+    /// Subflows that are up.
+    pub subflows: usize,
+}
+
+/// A subflow, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SubflowStatus {
+    /// Which.
+    pub id: SubflowId,
+    /// Its path.
+    pub path: PathId,
+    /// Whether it is a backup.
+    pub backup: bool,
+    /// Whether it has probably failed.
+    pub suspect: bool,
+    /// Bytes handed out for it, frames and all.
+    pub sent: u64,
+    /// Bytes that it brought.
+    pub received: u64,
+    /// Bytes that it carries and that are not acknowledged.
+    pub outstanding: u64,
+    /// Smoothed round-trip time; zero before the first sample.
+    pub smoothed_rtt: Duration,
+    /// Rate that it delivers.
+    pub rate: Rate,
+}
+
+impl Session {
+    /// What a detector needs to know of a path.
+    pub fn observe_path(&self, path: PathId) -> PathObservation {
+        let mut observation = PathObservation::default();
+        let earlier = |a: Option<Timestamp>, b: Option<Timestamp>| a.into_iter().chain(b).min();
+        for subflow in self.slots.iter().flatten().filter(|subflow| subflow.path == path) {
+            let expecting = !subflow.expecting.is_empty() && !self.flow.is_exhausted();
+            observation.subflows += 1;
+            observation.outstanding_since =
+                earlier(observation.outstanding_since, subflow.outstanding_since());
+            observation.last_ack_progress = observation.last_ack_progress.max(subflow.last_ack_progress);
+            observation.last_received = observation.last_received.max(Some(subflow.last_received));
+            observation.expecting_since =
+                earlier(observation.expecting_since, expecting.then_some(subflow.expecting_since));
+            observation.far_timeout = observation.far_timeout.max(subflow.far_timeout);
+            let rtt = subflow.sample.smoothed_rtt;
+            if !rtt.is_zero() && observation.smoothed_rtt.is_none_or(|least| rtt < least) {
+                observation.smoothed_rtt = Some(rtt);
+                observation.rtt_variance = Some(subflow.sample.rtt_variance);
+            }
+        }
+        observation
+    }
+
+    /// The subflows, for people.
+    pub fn subflows(&self) -> Vec<SubflowStatus> {
+        let status = |subflow: &crate::bond::subflow::Subflow| SubflowStatus {
+            id: subflow.id,
+            path: subflow.path,
+            backup: subflow.is_backup,
+            suspect: subflow.is_suspect,
+            sent: subflow.sent,
+            received: subflow.received,
+            outstanding: subflow.in_flight,
+            smoothed_rtt: subflow.sample.smoothed_rtt,
+            rate: subflow.sample.delivery_rate,
+        };
+        self.slots.iter().flatten().map(status).collect()
+    }
+
+    /// Streams that are not over.
+    pub fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Bytes held: received and not read, and sent or to be sent and not acknowledged.
+    pub fn held_bytes(&self) -> u64 {
+        self.flow.held() + self.send_buffered
+    }
+
+    /// Which end this is.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The path that a device uses now.
+    pub fn active_path(&self) -> Option<PathId> {
+        self.plan.active_path()
+    }
+}

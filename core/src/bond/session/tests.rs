@@ -1,0 +1,324 @@
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::bond::action::{CloseReason, OpenReason, Read, Suspicion, Violation};
+use crate::bond::wire::{Data, Frame, Host, Mark};
+use crate::mphttp::download::PathOffer;
+use crate::paths::PathEstimate;
+
+const WIFI: PathId = PathId(1);
+const CELLULAR: PathId = PathId(2);
+
+/// A device and a relay whose subflows deliver after 5 ms, as long as their path is not cut.
+struct Pair {
+    device: Session,
+    relay: Session,
+    now: Timestamp,
+    cut: Vec<PathId>,
+    up: Vec<(SubflowId, PathId)>,
+    wires: VecDeque<(Timestamp, bool, SubflowId, Bytes)>,
+    actions: Vec<Action>,
+    device_events: Vec<Event>,
+    relay_events: Vec<Event>,
+    /// Bytes that the paths carried, each way.
+    carried: BTreeMap<PathId, usize>,
+}
+
+fn offer(path: PathId, metered: bool) -> PathOffer {
+    PathOffer { path, metered, estimate: PathEstimate::default() }
+}
+
+fn destination() -> Destination {
+    Destination { host: Host::Name("example.org".to_owned()), port: 443 }
+}
+
+const ONE_WAY: Duration = Duration::from_millis(5);
+
+impl Pair {
+    fn new(config: SessionConfig) -> Self {
+        let now = Timestamp::from_origin(Duration::from_secs(1));
+        let mut pair = Self {
+            device: Session::new(Role::Device, config.clone(), now),
+            relay: Session::new(Role::Relay, config, now),
+            now,
+            cut: Vec::new(),
+            up: Vec::new(),
+            wires: VecDeque::new(),
+            actions: Vec::new(),
+            device_events: Vec::new(),
+            relay_events: Vec::new(),
+            carried: BTreeMap::new(),
+        };
+        pair.device.handle_paths(&[offer(WIFI, false), offer(CELLULAR, true)], now);
+        pair.run(Duration::from_millis(50));
+        pair
+    }
+
+    fn path_of(&self, id: SubflowId) -> Option<PathId> {
+        self.up.iter().find(|(up, _)| *up == id).map(|(_, path)| *path)
+    }
+
+    fn settle(&mut self) {
+        loop {
+            let mut moved = false;
+            while let Some(action) = self.device.poll_action() {
+                moved = true;
+                match &action {
+                    Action::OpenSubflow { id, path, backup, .. } if !self.cut.contains(path) => {
+                        self.up.push((*id, *path));
+                        *self.carried.entry(*path).or_default() += 1;
+                        self.relay.handle_subflow_up(*id, *path, *backup, self.now);
+                        self.device.handle_subflow_up(*id, *path, *backup, self.now);
+                    }
+                    Action::OpenSubflow { .. } => {}
+                    Action::CloseSubflow { id, .. } => {
+                        self.up.retain(|(up, _)| up != id);
+                        self.relay.handle_subflow_down(*id, self.now);
+                    }
+                }
+                self.actions.push(action);
+            }
+            self.device_events.extend(std::iter::from_fn(|| self.device.poll_event()));
+            self.relay_events.extend(std::iter::from_fn(|| self.relay.poll_event()));
+            for (id, path) in self.up.clone() {
+                for to_relay in [true, false] {
+                    let from = if to_relay { &mut self.device } else { &mut self.relay };
+                    while let Some(bytes) = from.poll_transmit(id, 16 << 10, self.now) {
+                        moved = true;
+                        *self.carried.entry(path).or_default() += bytes.len();
+                        if !self.cut.contains(&path) {
+                            self.wires.push_back((self.now + ONE_WAY, to_relay, id, bytes));
+                        }
+                    }
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let until = self.now + time;
+        loop {
+            self.settle();
+            let timers = self.device.poll_timeout().into_iter().chain(self.relay.poll_timeout());
+            let next = timers.chain(self.wires.front().map(|wire| wire.0)).min();
+            let Some(next) = next.filter(|at| *at <= until) else { break };
+            self.now = self.now.max(next);
+            while self.wires.front().is_some_and(|wire| wire.0 <= self.now) {
+                let (_, to_relay, id, bytes) = self.wires.pop_front().expect("there is one");
+                if self.path_of(id).is_some_and(|path| !self.cut.contains(&path)) {
+                    let to = if to_relay { &mut self.relay } else { &mut self.device };
+                    to.handle_received(id, bytes, self.now).expect("honest ends keep to the protocol");
+                }
+            }
+            self.device.handle_timeout(self.now);
+            self.relay.handle_timeout(self.now);
+        }
+        self.now = until;
+        self.settle();
+    }
+
+    fn open(&mut self) -> StreamId {
+        self.device.open_stream(destination(), StreamClass::Auto, self.now).expect("there is room")
+    }
+
+    fn on_path(&self, path: PathId) -> usize {
+        self.up.iter().filter(|(_, on)| *on == path).count()
+    }
+}
+
+fn read_all(session: &mut Session, stream: StreamId, now: Timestamp) -> (Vec<u8>, bool) {
+    let mut all = Vec::new();
+    loop {
+        match session.read(stream, usize::MAX, now) {
+            Read::Bytes(bytes) => all.extend_from_slice(&bytes),
+            Read::Nothing => return (all, false),
+            Read::End => return (all, true),
+        }
+    }
+}
+
+fn text(bytes: &'static str) -> Bytes {
+    Bytes::from_static(bytes.as_bytes())
+}
+
+#[test]
+fn a_stream_opens_carries_both_ways_and_closes() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.device.send(stream, text("question"), pair.now).expect("there is room");
+    pair.device.finish(stream, pair.now).expect("not finished");
+    pair.run(Duration::from_millis(6));
+    let opening = Event::StreamOpening { stream, destination: destination(), class: StreamClass::Auto };
+    assert!(pair.relay_events.contains(&opening), "an opening takes no round trip");
+    pair.relay.accept(stream, OpenResult::Connected, pair.now);
+    assert_eq!(read_all(&mut pair.relay, stream, pair.now), (b"question".to_vec(), true));
+    pair.relay.send(stream, text("answer"), pair.now).expect("there is room");
+    pair.relay.finish(stream, pair.now).expect("not finished");
+    pair.run(Duration::from_millis(100));
+    assert!(pair.device_events.contains(&Event::StreamOpened { stream, result: OpenResult::Connected }));
+    assert_eq!(read_all(&mut pair.device, stream, pair.now), (b"answer".to_vec(), true));
+    pair.run(Duration::from_millis(100));
+    assert!(pair.device_events.contains(&Event::StreamClosed { stream }));
+    assert!(pair.relay_events.contains(&Event::StreamClosed { stream }));
+    assert_eq!((pair.device.streams(), pair.relay.streams()), (0, 0));
+    assert_eq!(pair.carried.get(&CELLULAR), None, "the metered path carried nothing");
+}
+
+#[test]
+fn a_refused_stream_is_over_at_both_ends() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.device.send(stream, text("question"), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(10));
+    pair.relay.accept(stream, OpenResult::Forbidden, pair.now);
+    pair.run(Duration::from_millis(50));
+    assert!(pair.device_events.contains(&Event::StreamOpened { stream, result: OpenResult::Forbidden }));
+    assert_eq!((pair.device.streams(), pair.relay.streams()), (0, 0));
+    assert_eq!(pair.device.held_bytes() + pair.relay.held_bytes(), 0);
+}
+
+#[test]
+fn a_reset_ends_both_directions_and_is_told() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.device.send(stream, text("question"), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(10));
+    pair.relay.send(stream, text("answer"), pair.now).expect("there is room");
+    pair.device.reset(stream, 7, pair.now);
+    pair.run(Duration::from_millis(50));
+    assert!(pair.relay_events.contains(&Event::StreamReset { stream, code: 7 }));
+    assert_eq!((pair.device.streams(), pair.relay.streams()), (0, 0));
+    assert_eq!(pair.device.held_bytes() + pair.relay.held_bytes(), 0);
+}
+
+#[test]
+fn a_suspect_path_hands_over_and_comes_back_when_it_is_clearly_good() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.run(Duration::from_millis(20));
+    pair.relay.accept(stream, OpenResult::Connected, pair.now);
+    pair.run(Duration::from_millis(100));
+    assert_eq!(pair.on_path(CELLULAR), 0);
+
+    pair.cut.push(WIFI);
+    pair.device.send(stream, text("lost at first"), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(50));
+    pair.device.suspect_path(WIFI, Suspicion::Unacknowledged, pair.now);
+    pair.run(Duration::from_millis(20));
+    assert!(pair.actions.iter().any(|action| matches!(
+        action,
+        Action::OpenSubflow {
+            path: CELLULAR,
+            backup: true,
+            reason: OpenReason::Backup { from: WIFI, .. },
+            ..
+        }
+    )));
+    assert_eq!(read_all(&mut pair.relay, stream, pair.now).0, b"lost at first");
+    pair.relay.send(stream, text("answer"), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(20));
+    assert_eq!(read_all(&mut pair.device, stream, pair.now).0, b"answer", "it came over the other path");
+    assert!(
+        pair.device_events
+            .iter()
+            .any(|event| matches!(event, Event::Handover { from: WIFI, to: CELLULAR, .. }))
+    );
+
+    pair.run(Duration::from_secs(3));
+    assert_eq!(pair.device.active_path(), Some(CELLULAR), "a path that answers nothing is not returned to");
+    pair.cut.clear();
+    pair.run(Duration::from_secs(20));
+    assert!(pair.device_events.contains(&Event::PathRestored { path: WIFI }));
+    assert_eq!(pair.on_path(CELLULAR), 0, "the metered path closes");
+    assert!(
+        pair.actions.iter().any(|a| matches!(a, Action::CloseSubflow { reason: CloseReason::NotNeeded, .. }))
+    );
+    pair.relay.send(stream, text("more"), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(20));
+    assert_eq!(read_all(&mut pair.device, stream, pair.now).0, b"more");
+}
+
+#[test]
+fn an_idle_session_opens_no_metered_path_when_its_path_is_suspected() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.run(Duration::from_millis(50));
+    pair.relay.accept(stream, OpenResult::Connected, pair.now);
+    pair.run(Duration::from_millis(100));
+    pair.device.suspect_path(WIFI, Suspicion::Loss, pair.now);
+    pair.run(Duration::from_secs(5));
+    assert_eq!(pair.carried.get(&CELLULAR), None);
+    assert!(pair.device_events.contains(&Event::PathRestored { path: WIFI }));
+}
+
+#[test]
+fn a_lost_subflow_is_replaced_and_what_it_carried_goes_again() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.run(Duration::from_millis(50));
+    pair.device.send(stream, text("in flight"), pair.now).expect("there is room");
+    pair.settle();
+    let (id, _) = pair.up.remove(0);
+    pair.device.handle_subflow_down(id, pair.now);
+    pair.relay.handle_subflow_down(id, pair.now);
+    pair.run(Duration::from_millis(50));
+    assert_eq!(read_all(&mut pair.relay, stream, pair.now).0, b"in flight");
+    assert_eq!(pair.on_path(WIFI), 1);
+    assert_eq!(pair.carried.get(&CELLULAR), None);
+}
+
+#[test]
+fn streams_at_once_get_subflows_of_their_own() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    for _ in 0..3 {
+        let stream = pair.open();
+        pair.device.send(stream, Bytes::from(vec![1; 60_000]), pair.now).expect("there is room");
+    }
+    pair.run(Duration::from_millis(500));
+    assert!(pair.actions.iter().any(|a| matches!(a, Action::OpenSubflow { reason: OpenReason::Busy, .. })));
+    assert!(pair.on_path(WIFI) > 1);
+}
+
+#[test]
+fn what_the_far_end_may_not_do_costs_it_the_session() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.run(Duration::from_millis(50));
+    let subflow = pair.up[0].0;
+    let data = |dsn| Data { stream, dsn, mark: Mark::default(), bytes: text("x") };
+    let wrongs = [
+        (Frame::Data(data(1 << 40)), Violation::BeyondStreamWindow(0)),
+        (Frame::Data(Data { stream: StreamId(9), ..data(0) }), Violation::NeverOpened(9)),
+        (Frame::Ack { stream, data_ack: 99, window: 0 }, Violation::NeverSent(0)),
+        (Frame::Drain, Violation::Misplaced(0x09)),
+        (Frame::Pong(77), Violation::PingAbuse),
+    ];
+    for (frame, violation) in wrongs {
+        let got = pair.relay.handle_received(subflow, frame.to_bytes(), pair.now);
+        assert_eq!(got, Err(violation), "{frame:?}");
+    }
+}
+
+#[test]
+fn a_replayed_open_opens_nothing() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.run(Duration::from_millis(50));
+    pair.device.reset(stream, 0, pair.now);
+    pair.run(Duration::from_millis(50));
+    assert_eq!(pair.relay.streams(), 0);
+    let open = Frame::Open {
+        stream,
+        class: StreamClass::Auto,
+        scheduler: SchedulerKind::LastReceived,
+        destination: destination(),
+    };
+    pair.relay.handle_received(pair.up[0].0, open.to_bytes(), pair.now).expect("a copy is allowed");
+    assert_eq!(pair.relay.streams(), 0);
+}
