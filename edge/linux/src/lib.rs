@@ -12,11 +12,13 @@
 //!   [`original_dst`]: where they were going.
 //! - [`cgroup`]: a control group per run, so that one program can be chosen; [`reaper`]: removes
 //!   them when the daemon dies.
+//! - [`addresses`]: those of this host.
 //! - [`process`], [`pidfd`], [`accounts`], [`privilege`], [`limits`], [`memory`], [`clock`]: whose a
 //!   connection is, who users are by name, what this process may do and how much, what it occupies,
 //!   and what time it is.
 
 pub mod accounts;
+pub mod addresses;
 pub mod cgroup;
 pub mod clock;
 pub mod diagnose;
@@ -31,6 +33,7 @@ pub mod process;
 pub mod reaper;
 pub mod socket;
 pub mod splice;
+pub mod subflow;
 pub mod tcp_info;
 pub mod watch;
 
