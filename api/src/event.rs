@@ -54,6 +54,15 @@ pub enum EventDetail {
         /// What is wrong with it.
         reason: String,
     },
+    /// Bonded traffic moved from one path to another.
+    HandedOver {
+        /// Interface of the path that carried it.
+        from: String,
+        /// Interface of the path that carries it now.
+        to: String,
+        /// From the last sign of life on the old path to the first on the new one, in milliseconds.
+        gap_ms: u64,
+    },
     /// The flow-feature database was read anew.
     FeaturesReloaded {
         /// How many rules it has.
@@ -79,6 +88,9 @@ impl fmt::Display for EventDetail {
                 write!(f, "{host} fell back on {interface}: {reason}")
             }
             Self::FellBack { host, interface: None, reason } => write!(f, "{host} fell back: {reason}"),
+            Self::HandedOver { from, to, gap_ms } => {
+                write!(f, "traffic moved from {from} to {to} within {gap_ms} ms")
+            }
             Self::PathChanged { interface, state } => write!(f, "{interface} is now {state}"),
             Self::DnsSuspicious { name, interface, reason } => {
                 write!(f, "suspicious DNS answer for {name} on {interface}: {reason}")

@@ -11,9 +11,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::paths::PortalProbe;
+use multiway_core::bond::scheduler::SchedulerKind;
+use multiway_core::bond::{DetectorKind, Policy};
 pub use multiway_core::paths::{InterfacePattern, PathKind, Permission, Preference};
 use thiserror::Error;
 
+pub(crate) use file::fault;
 pub use file::parse;
 
 /// Where HTTP proxy and SOCKS5 are offered unless configured otherwise.
@@ -50,6 +53,8 @@ pub struct Config {
     pub dns: DnsConfig,
     /// Memory bounds.
     pub buffers: BufferConfig,
+    /// What goes through the relay that was joined.
+    pub bond: BondConfig,
 }
 
 impl Default for Config {
@@ -64,6 +69,7 @@ impl Default for Config {
             intercept: InterceptConfig::default(),
             dns: DnsConfig::default(),
             buffers: BufferConfig::default(),
+            bond: BondConfig::default(),
         }
     }
 }
@@ -141,6 +147,33 @@ impl InterceptConfig {
 pub struct DnsConfig {
     /// Servers to ask over paths that name none themselves; the system's when empty.
     pub upstreams: Vec<IpAddr>,
+}
+
+/// What goes through the relay that was joined, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BondConfig {
+    /// False to leave the relay alone.
+    pub enabled: bool,
+    /// How paths are used.
+    pub mode: Policy,
+    /// Which subflow the next bytes take; the mode's own choice when absent.
+    pub scheduler: Option<SchedulerKind>,
+    /// How a path that fails is noticed.
+    pub detector: DetectorKind,
+    /// Where the invite is kept that was accepted; the daemon's starter chooses when absent.
+    pub membership: Option<PathBuf>,
+}
+
+impl Default for BondConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            mode: Policy::Handover,
+            scheduler: None,
+            detector: DetectorKind::default(),
+            membership: None,
+        }
+    }
 }
 
 /// Memory bounds.

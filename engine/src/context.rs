@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use multiway_core::flow::features::FeatureDatabase;
 use multiway_core::paths::Preference;
 
+use crate::bond::BondSlot;
 use crate::dns::Resolver;
 use crate::flows::FlowTable;
 use crate::journal::Journal;
@@ -27,6 +28,8 @@ pub struct Context {
     pub features: Features,
     /// What the user would rather have.
     pub preference: Preference,
+    /// The relay, when one was joined.
+    pub bond: BondSlot,
     /// The memory of all transfers.
     pub buffers: SharedBuffers,
     /// Where events worth telling a person are recorded.

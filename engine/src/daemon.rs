@@ -166,6 +166,14 @@ impl Daemon {
             let journal = context.journal.clone();
             parts.spawn(async move { reloader.run(journal).await });
         }
+        if let Some(file) = config.bond.membership.clone().filter(|_| config.bond.enabled) {
+            let Context { bond, paths, resolver, journal, .. } = context.clone();
+            let following = bond.follow(config.bond.clone(), file, paths, resolver, journal);
+            parts.spawn(async move {
+                following.await;
+                DaemonError::PartFailed { part: "relay", error: io::Error::other("it ended") }
+            });
+        }
         parts.spawn(return_memory(context.buffers.clone()));
         parts.spawn(follow_paths(context.paths.subscribe(), context.journal.clone()));
         let ports = Ports { transparent: listeners.transparent.port, dns: listeners.dns.port };
@@ -330,6 +338,7 @@ fn context(config: &Config, features: Features) -> Result<Context, DaemonError> 
         owners: proxy::Owners::default(),
         features,
         preference: config.preference,
+        bond: crate::bond::BondSlot::default(),
         buffers: SharedBuffers::new(config.buffers.total_bytes, config.buffers.flow_bytes),
         journal,
     })

@@ -56,6 +56,7 @@ fn context(home: &tempfile::TempDir) -> Context {
         owners: proxy::Owners::default(),
         features: Features::default(),
         preference: Preference::default(),
+        bond: multiway_engine::bond::BondSlot::default(),
         buffers: SharedBuffers::unshared(64 << 20),
         journal: Journal::default(),
     }

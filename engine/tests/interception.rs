@@ -129,6 +129,7 @@ fn start_engine(device: &Namespace) -> Context {
                     owners: proxy::Owners::default(),
                     features: Features::default(),
                     preference: Preference::default(),
+                    bond: multiway_engine::bond::BondSlot::default(),
                     buffers: SharedBuffers::unshared(64 << 20),
                     journal: Journal::default(),
                 };

@@ -4,12 +4,14 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use multiway_core::bond::scheduler::SchedulerKind;
+use multiway_core::bond::{DetectorKind, Policy};
 use multiway_core::paths::{InterfacePattern, PathKind, Permission, Preference};
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    BufferConfig, Config, ControlConfig, DEFAULT_LISTEN, DnsConfig, Fault, InterceptConfig,
+    BondConfig, BufferConfig, Config, ControlConfig, DEFAULT_LISTEN, DnsConfig, Fault, InterceptConfig,
     LEAST_FLOW_BUFFER, PathOverride, PathsConfig, PortalProbe,
 };
 
@@ -23,7 +25,7 @@ pub fn parse(text: &str) -> Result<Config, Fault> {
     file.check().map_err(|(span, message)| fault(text, span, message))
 }
 
-fn fault(text: &str, span: Range<usize>, message: String) -> Fault {
+pub(crate) fn fault(text: &str, span: Range<usize>, message: String) -> Fault {
     let before = text.get(..span.start).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     Fault {
@@ -47,6 +49,7 @@ struct File {
     intercept: Intercept,
     dns: Dns,
     buffers: Buffers,
+    bond: Bond,
 }
 
 impl Default for File {
@@ -62,6 +65,7 @@ impl Default for File {
             intercept: Intercept::default(),
             dns: Dns::default(),
             buffers: Buffers::default(),
+            bond: Bond::default(),
         }
     }
 }
@@ -122,6 +126,43 @@ struct Buffers {
     total_mib: Option<Spanned<u64>>,
 }
 
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Bond {
+    enabled: Option<bool>,
+    mode: Mode,
+    scheduler: Option<SchedulerName>,
+    detector: DetectorName,
+    membership: Option<PathBuf>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+enum Mode {
+    #[default]
+    Handover,
+    Aggregate,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum SchedulerName {
+    MinRtt,
+    LastReceived,
+    Ecf,
+    Blest,
+    Redundant,
+    Priority,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "kebab-case")]
+enum DetectorName {
+    #[default]
+    Improved,
+    Multimob,
+}
+
 /// Elements are checked after reading: the reader knows only where the whole list is.
 type List = Vec<Spanned<String>>;
 
@@ -153,6 +194,7 @@ impl File {
             },
             dns: DnsConfig { upstreams: each(&self.dns.upstreams, |text| address(text))? },
             buffers: self.buffers.check()?,
+            bond: self.bond.check(),
         })
     }
 }
@@ -181,6 +223,31 @@ impl Paths {
         };
         let portal_probe = self.portal_probe.as_ref().map(probe).transpose()?;
         Ok(PathsConfig { permission, overrides, portal_probe })
+    }
+}
+
+impl Bond {
+    fn check(self) -> BondConfig {
+        BondConfig {
+            enabled: self.enabled.unwrap_or(true),
+            mode: match self.mode {
+                Mode::Handover => Policy::Handover,
+                Mode::Aggregate => Policy::Aggregate,
+            },
+            scheduler: self.scheduler.map(|name| match name {
+                SchedulerName::MinRtt => SchedulerKind::MinRtt,
+                SchedulerName::LastReceived => SchedulerKind::LastReceived,
+                SchedulerName::Ecf => SchedulerKind::Ecf,
+                SchedulerName::Blest => SchedulerKind::Blest,
+                SchedulerName::Redundant => SchedulerKind::Redundant,
+                SchedulerName::Priority => SchedulerKind::Priority,
+            }),
+            detector: match self.detector {
+                DetectorName::Improved => DetectorKind::Improved,
+                DetectorName::Multimob => DetectorKind::MultiMob,
+            },
+            membership: self.membership,
+        }
     }
 }
 

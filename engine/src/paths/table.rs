@@ -13,6 +13,7 @@ use multiway_core::paths::{
 use multiway_core::units::Timestamp;
 use multiway_edge::socket;
 use multiway_edge::watch::{self, Watcher};
+use socket2::Socket;
 use tokio::net::{TcpSocket, UdpSocket};
 use tokio::task::JoinSet;
 
@@ -206,10 +207,22 @@ impl PathTable {
         remote: SocketAddr,
         timeout: Duration,
     ) -> Result<TrackedStream, ConnectError> {
+        self.connect_prepared(path, remote, timeout, |_| ()).await
+    }
+
+    /// The same with a socket that `prepare` has seen before.
+    pub(crate) async fn connect_prepared(
+        &self,
+        path: PathId,
+        remote: SocketAddr,
+        timeout: Duration,
+        prepare: impl FnOnce(&Socket),
+    ) -> Result<TrackedStream, ConnectError> {
         let (interface, binding) = self.state().binding(path, remote)?;
         let begun = now();
         let socket = socket::tcp(&binding, remote)
             .map_err(|source| ConnectError::Bind { interface: interface.clone(), source })?;
+        prepare(&socket);
         let connecting = TcpSocket::from_std_stream(socket.into()).connect(remote);
         let connected = match tokio::time::timeout(timeout, connecting).await {
             Ok(Ok(stream)) => Ok(stream),

@@ -5,13 +5,14 @@
 //! destination and first bytes are known, plain HTTP goes to [`http`] and everything else through a
 //! [`tunnel`] over one good path.
 
+mod bonded;
 pub mod http;
 mod listener;
 mod pipes;
 mod presence;
 mod program;
-mod race;
-mod relay;
+pub(crate) mod race;
+pub(crate) mod relay;
 mod socks;
 mod transparent;
 pub mod tunnel;

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 ///
 /// The next attempt begins when the one before has failed or has taken `stagger`; those begun
 /// earlier go on beside it, and end when one succeeds.
-pub(super) async fn race<T, E, A: Future<Output = Result<T, E>>>(
+pub(crate) async fn race<T, E, A: Future<Output = Result<T, E>>>(
     attempts: impl IntoIterator<Item = A>,
     stagger: Duration,
 ) -> Result<T, Vec<E>> {

@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::bonded;
 use super::transparent::{self, Flow};
 use super::tunnel::{Destination, Dial, DialError, dial};
 use crate::context::Context;
@@ -22,6 +23,9 @@ const NO_AUTHENTICATION: u8 = 0x00;
 
 /// "No acceptable methods", RFC 1928 section 3.
 const NO_METHOD: u8 = 0xff;
+
+/// The port of HTTP (RFC 9110 section 4.2.1).
+const HTTP: u16 = 80;
 
 /// How long a client may take for its handshake.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -65,6 +69,13 @@ pub(super) async fn serve(context: Context, mut client: TcpStream) -> io::Result
     let accepted_on = client.local_addr()?;
     let flow = context.flows.open(None, destination.to_string());
     context.owners.identify(&flow, &client, accepted_on);
+    // What goes to the port of HTTP is looked at before, for it may be split.
+    if destination.port() != HTTP
+        && let Some(stream) = bonded::open(&context, &destination, &[], &flow).await
+    {
+        answer(&mut client, Reply::Succeeded, None).await?;
+        return bonded::carry(client, stream, &flow).await;
+    }
     let target = Dial { destination: &destination, server_name: None, accepted_on };
     match dial(&context, target).await {
         Ok(upstream) => {

@@ -48,6 +48,7 @@ pub(super) fn context_with(paths: Vec<PathInfo>, directory: &tempfile::TempDir, 
         owners: crate::proxy::Owners::default(),
         features: Features::default(),
         preference: multiway_core::paths::Preference::default(),
+        bond: crate::bond::BondSlot::default(),
         buffers: SharedBuffers::unshared(64 << 20),
         journal: crate::journal::Journal::default(),
     }

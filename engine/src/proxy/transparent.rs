@@ -10,9 +10,9 @@ use multiway_core::flow::names::HostName;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::http;
 use super::relay::{relay, reset};
 use super::tunnel::{Destination, Dial, Upstream, dial};
+use super::{bonded, http};
 use crate::context::Context;
 use crate::flows::FlowHandle;
 
@@ -57,6 +57,9 @@ pub(super) async fn serve(context: Context, client: TcpStream, original: SocketA
     let class = read_class(&flow.client, &mut first, deadline).await?;
     if class == Classified::NeedMore && first.is_empty() {
         // The client may be waiting for the server to speak.
+        if let Some(stream) = bonded::open(&context, &flow.destination, &[], &flow.flow).await {
+            return bonded::carry(flow.client, stream, &flow.flow).await;
+        }
         let Some(upstream) = connect(&context, &flow, None).await else { return Ok(()) };
         return settle(context, flow, upstream).await;
     }
@@ -122,11 +125,16 @@ async fn dispatch(
         Classified::Dns => ("DNS over TCP", None),
         Classified::Other | Classified::NeedMore => ("neither HTTP nor TLS", None),
     };
-    flow.set_treatment(Treatment::Steer, why);
     if let Some(name) = &server_name {
         flow.set_destination(format!("{name}:{}", destination.port()));
     }
     let flow = Flow { client, destination, flow };
+    if upstream.is_none()
+        && let Some(stream) = bonded::open(&context, &flow.destination, &first_bytes, &flow.flow).await
+    {
+        return bonded::carry(flow.client, stream, &flow.flow).await;
+    }
+    flow.flow.set_treatment(Treatment::Steer, why);
     let upstream = match upstream {
         Some(upstream) => upstream,
         None => match connect(&context, &flow, server_name.as_ref()).await {

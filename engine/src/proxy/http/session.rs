@@ -17,6 +17,7 @@ use super::http_dns::Collected;
 use super::split;
 use crate::context::Context;
 use crate::flows::FlowHandle;
+use crate::proxy::bonded;
 use crate::proxy::relay::{relay, reset, shut_down, write_all};
 use crate::proxy::tunnel::{Destination, Dial, Upstream, dial, leads_home};
 
@@ -245,6 +246,11 @@ impl Session {
     }
 
     async fn connect(self, destination: Destination) -> io::Result<Served> {
+        if let Some(stream) = bonded::open(&self.context, &destination, &self.incoming, &self.flow).await {
+            write_all(&self.client, b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
+            bonded::carry(self.client, stream, &self.flow).await?;
+            return Ok(Served::Gone);
+        }
         self.flow.set_treatment(Treatment::Steer, "CONNECT: encrypted end to end");
         let wanted = Dial { destination: &destination, server_name: None, accepted_on: self.accepted_on };
         match dial(&self.context, wanted).await {

@@ -1,0 +1,245 @@
+//! One TCP connection with TLS 1.3 on it, driven by hand: what is sent next is chosen as late as possible,
+//! so nothing may wait in a buffer that could still be chosen otherwise.
+
+use std::io::{self, BufRead, IoSlice, Read, Write};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use rustls_pki_types::ServerName;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use crate::paths::TrackedStream;
+
+/// A TCP connection of either side.
+#[derive(Debug)]
+pub(crate) enum Transport {
+    /// Over a path of this device.
+    Path(TrackedStream),
+    /// From a device.
+    Accepted(TcpStream),
+}
+
+impl Deref for Transport {
+    type Target = TcpStream;
+
+    fn deref(&self) -> &TcpStream {
+        match self {
+            Self::Path(stream) => stream,
+            Self::Accepted(stream) => stream,
+        }
+    }
+}
+
+/// What reading finds.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// Plaintext; none when only the protocol itself went on.
+    Bytes(Bytes),
+    /// Nothing now.
+    Nothing,
+    /// The other end sends no more.
+    End,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct TlsStream {
+    tls: Connection,
+    transport: Arc<Transport>,
+    early: Option<Early>,
+}
+
+/// What a device wrote before the handshake was over.
+#[derive(Debug, Default)]
+struct Early {
+    /// Sent, and to be sent again if the relay does not take it.
+    sent: Vec<u8>,
+    /// For what is sent early there is a limit; this goes behind the handshake.
+    held: Vec<u8>,
+}
+
+impl TlsStream {
+    /// The device's end; nothing is sent before [`Self::flush`].
+    pub(crate) fn connect(
+        config: Arc<ClientConfig>,
+        relay: ServerName<'static>,
+        transport: Transport,
+    ) -> io::Result<Self> {
+        let mut tls = ClientConnection::new(config, relay).map_err(io::Error::other)?;
+        let early = tls.early_data().map(|_| Early::default());
+        Ok(Self { tls: tls.into(), transport: Arc::new(transport), early })
+    }
+
+    /// The relay's end.
+    pub(crate) fn accept(config: Arc<ServerConfig>, transport: Transport) -> io::Result<Self> {
+        let tls = ServerConnection::new(config).map_err(io::Error::other)?;
+        Ok(Self { tls: tls.into(), transport: Arc::new(transport), early: None })
+    }
+
+    /// The connection below.
+    pub(crate) fn transport(&self) -> &Arc<Transport> {
+        &self.transport
+    }
+
+    /// True until both ends have proved who they are.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.tls.is_handshaking()
+    }
+
+    /// How many bytes [`Self::write`] takes now, when it is asked for `wanted`.
+    pub(crate) fn room(&mut self, wanted: usize) -> usize {
+        match &mut self.tls {
+            Connection::Client(client) if client.is_handshaking() => {
+                let is_full = self.early.as_ref().is_none_or(|early| !early.held.is_empty());
+                let left = client.early_data().map_or(0, |early| early.bytes_left());
+                if is_full { 0 } else { left.min(wanted) }
+            }
+            _ => wanted,
+        }
+    }
+
+    /// Encrypts bytes to be flushed. Before the handshake is over they go out as early data if there is
+    /// [`Self::room`], and wait for its end otherwise.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if let (Connection::Client(client), Some(early)) = (&mut self.tls, &mut self.early) {
+            match client.early_data() {
+                Some(mut writer) if early.held.is_empty() && writer.bytes_left() >= bytes.len() => {
+                    writer.write_all(bytes)?;
+                    early.sent.extend_from_slice(bytes);
+                }
+                _ => early.held.extend_from_slice(bytes),
+            }
+            return Ok(());
+        }
+        self.tls.writer().write_all(bytes)
+    }
+
+    /// Whether something is encrypted and not sent.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.tls.wants_write()
+    }
+
+    /// Sends what the socket takes; true when nothing is left.
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut Socket(&self.transport)) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads what there is, about one record.
+    pub(crate) fn read(&mut self) -> io::Result<Received> {
+        match self.tls.read_tls(&mut Socket(&self.transport)) {
+            Ok(0) => return Ok(Received::End),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
+            Err(error) => return Err(error),
+        }
+        let state = match self.tls.process_new_packets() {
+            Ok(state) => state,
+            Err(error) => {
+                // The other end is told why, if it still listens.
+                let _ = self.flush();
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+        };
+        let mut plain = BytesMut::new();
+        if let Connection::Server(server) = &mut self.tls
+            && let Some(mut early) = server.early_data()
+        {
+            let mut taken = Vec::new();
+            // What came so far; its end is not that of the stream.
+            let _ = early.read_to_end(&mut taken);
+            plain.extend_from_slice(&taken);
+        }
+        plain.reserve(state.plaintext_bytes_to_read());
+        let mut reader = self.tls.reader();
+        loop {
+            let chunk = match reader.fill_buf() {
+                Ok(chunk) => chunk,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // An end without a farewell; every stream has an end of its own.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+                Err(error) => return Err(error),
+            };
+            if chunk.is_empty() {
+                break;
+            }
+            plain.extend_from_slice(chunk);
+            let length = chunk.len();
+            reader.consume(length);
+        }
+        if plain.is_empty() && state.peer_has_closed() {
+            return Ok(Received::End);
+        }
+        self.repeat_early_data()?;
+        Ok(Received::Bytes(plain.freeze()))
+    }
+
+    /// Goes on until both ends have proved who they are. No plaintext may come before.
+    pub(crate) async fn handshake(&mut self) -> io::Result<()> {
+        while self.is_handshaking() {
+            let is_sent = self.flush()?;
+            match self.read()? {
+                Received::Bytes(_) => continue,
+                Received::Nothing => self.ready(!is_sent).await?,
+                Received::End => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Says farewell; what was written before still goes out.
+    pub(crate) fn close(&mut self) {
+        self.tls.send_close_notify();
+    }
+
+    /// Waits until the socket may have changed: for reading always, for writing if `wants_room`.
+    pub(crate) async fn ready(&self, wants_room: bool) -> io::Result<()> {
+        let interest = if wants_room { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+        self.transport.ready(interest).await.map(drop)
+    }
+
+    /// What the other end did not take as early data is sent again behind the handshake.
+    fn repeat_early_data(&mut self) -> io::Result<()> {
+        let Connection::Client(client) = &mut self.tls else { return Ok(()) };
+        if client.is_handshaking() {
+            return Ok(());
+        }
+        let Some(early) = self.early.take() else { return Ok(()) };
+        if !client.is_early_data_accepted() {
+            client.writer().write_all(&early.sent)?;
+        }
+        client.writer().write_all(&early.held)
+    }
+}
+
+/// A socket as rustls wants to see it.
+struct Socket<'a>(&'a TcpStream);
+
+impl Read for Socket<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.try_read(buffer)
+    }
+}
+
+impl Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(pieces)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

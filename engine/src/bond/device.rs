@@ -1,0 +1,268 @@
+//! The device's place with its relay: one session at a time for all flows, begun anew when it is lost.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use multiway_api::EventDetail;
+use multiway_core::bond::wire::{Destination as WireDestination, Host};
+use multiway_core::bond::{Policy, Refusal, SessionConfig, StreamClass};
+use multiway_core::flow::names::HostName;
+use multiway_core::paths::PathId;
+use rustls::ClientConfig;
+use thiserror::Error;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::invite::Invite;
+use super::session::{DeviceSession, Parting};
+use super::shared::SharedSession;
+use super::stream::BondStream;
+use super::tls;
+use crate::config::BondConfig;
+use crate::dns::Resolver;
+use crate::journal::Journal;
+use crate::paths::PathTable;
+use crate::proxy::tunnel::Destination;
+use crate::relay::destinations::is_public;
+
+/// The first pause before a relay that could not be reached is tried again; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// The longest such pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// The pause after the relay's word that the token is not good: only its operator can change that.
+const REFUSED_PAUSE: Duration = Duration::from_secs(300);
+
+/// A session that lasted so long was a good one: the next pause is the first again.
+const GOOD_SESSION: Duration = Duration::from_secs(60);
+
+/// What all sessions with the relay share; clones are the same.
+#[derive(Debug, Clone)]
+pub struct Bond {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) invite: Invite,
+    pub(super) config: BondConfig,
+    pub(super) paths: PathTable,
+    pub(super) resolver: Resolver,
+    pub(super) tls: Arc<ClientConfig>,
+    journal: Journal,
+    place: Mutex<Place>,
+    /// A session left its place, by draining.
+    pub(super) left: Notify,
+}
+
+#[derive(Debug)]
+struct Place {
+    /// The session for new flows, once the relay has accepted it.
+    current: Option<SharedSession>,
+    /// Why there is none.
+    reason: String,
+}
+
+/// Traffic that moved from one path to another.
+#[derive(Debug, Clone, Copy)]
+pub struct Handover {
+    /// The path that carried it.
+    pub from: PathId,
+    /// The path that carries it now.
+    pub to: PathId,
+    /// From the last sign of life on the old path to the first on the new one.
+    pub gap: Duration,
+}
+
+/// Why a flow is not bonded.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NotBonded {
+    /// The relay would not reach it, or should not.
+    #[error("its destination is in a private network")]
+    Private,
+    /// There is no session.
+    #[error("the relay cannot be reached: {0}")]
+    Unreachable(String),
+    /// The session takes no more.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+}
+
+impl Bond {
+    /// Membership of a relay; [`Self::run`] makes it work.
+    pub fn new(
+        config: BondConfig,
+        invite: Invite,
+        paths: PathTable,
+        resolver: Resolver,
+        journal: Journal,
+    ) -> Result<Self, rustls::Error> {
+        let tls = tls::device(invite.pin)?;
+        let place = Place { current: None, reason: "no connection yet".to_owned() };
+        let inner = Inner {
+            invite,
+            config,
+            paths,
+            resolver,
+            tls,
+            journal,
+            place: Mutex::new(place),
+            left: Notify::new(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Keeps a session with the relay, until dropped.
+    pub async fn run(self) {
+        let mut sessions = JoinSet::new();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let begun = Instant::now();
+            sessions.spawn(DeviceSession::begin(Arc::clone(&self.inner)).run());
+            // Sessions that run dry end beside the one that took their place.
+            let parting = tokio::select! {
+                Some(ended) = sessions.join_next() => ended.unwrap_or_else(|panic| Parting::Lost(panic.to_string())),
+                () = self.inner.left.notified() => continue,
+            };
+            if begun.elapsed() > GOOD_SESSION {
+                pause = FIRST_PAUSE;
+            }
+            let wait = match &parting {
+                Parting::Refused(reason) => {
+                    self.inner.vacate(reason);
+                    REFUSED_PAUSE
+                }
+                Parting::Lost(reason) => {
+                    self.inner.vacate(reason);
+                    pause
+                }
+            };
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            let mut paths = self.inner.paths.subscribe();
+            paths.mark_unchanged();
+            tokio::select! {
+                () = sleep(wait) => {}
+                // A network that was joined may lead there.
+                Ok(()) = paths.changed() => pause = FIRST_PAUSE,
+            }
+        }
+    }
+
+    /// Opens a stream to a flow's destination.
+    pub(crate) fn open(&self, destination: &Destination) -> Result<BondStream, NotBonded> {
+        let host = match destination {
+            Destination::Address(address) if !is_public(address.ip()) => return Err(NotBonded::Private),
+            Destination::Address(address) => Host::Address(address.ip().to_canonical()),
+            Destination::Name(name, _) if is_private_name(name) => return Err(NotBonded::Private),
+            Destination::Name(name, _) => Host::Name(name.to_string()),
+        };
+        let current = {
+            let place = self.inner.place();
+            place.current.clone().ok_or_else(|| NotBonded::Unreachable(place.reason.clone()))?
+        };
+        let destination = WireDestination { host, port: destination.port() };
+        Ok(current.open(destination, StreamClass::Auto)?)
+    }
+
+    /// The relay and the membership.
+    pub(crate) fn invite(&self) -> &Invite {
+        &self.inner.invite
+    }
+}
+
+impl Inner {
+    /// New flows go through this session from now on.
+    pub(super) fn take_place(&self, session: &SharedSession) {
+        let mut place = self.place();
+        if place.current.is_none() {
+            tracing::info!(relay = %self.invite.address, "the relay is reached");
+        }
+        place.current = Some(session.clone());
+    }
+
+    /// A session is over.
+    pub(super) fn hide(&self, session: &SharedSession) {
+        let mut place = self.place();
+        if place.current.as_ref().is_some_and(|current| current.is(session)) {
+            place.current = None;
+        }
+    }
+
+    /// A session has no connection now, or takes no more: new flows are steered.
+    pub(super) fn leave_place(&self, session: &SharedSession, reason: &str) {
+        let is_current = self.place().current.as_ref().is_some_and(|current| current.is(session));
+        if is_current {
+            self.vacate(reason);
+        }
+    }
+
+    /// New flows are steered from now on.
+    fn vacate(&self, reason: &str) {
+        let mut place = self.place();
+        let is_news = place.current.take().is_some() || place.reason != reason;
+        reason.clone_into(&mut place.reason);
+        if is_news {
+            drop(place);
+            let host = self.invite.address.to_string();
+            let reason = format!("flows go without the relay: {reason}");
+            self.journal.record(EventDetail::FellBack { host, interface: None, reason });
+        }
+    }
+
+    /// Traffic moved.
+    pub(super) fn record(&self, handover: Handover) {
+        let name = |path| self.paths.get(path).map_or_else(|| path.to_string(), |info| info.interface);
+        self.journal.record(EventDetail::HandedOver {
+            from: name(handover.from),
+            to: name(handover.to),
+            gap_ms: u64::try_from(handover.gap.as_millis()).unwrap_or(u64::MAX),
+        });
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the session is told to do.
+pub(super) fn session_config(config: &BondConfig) -> SessionConfig {
+    let mut session = match config.mode {
+        Policy::Handover => SessionConfig::handover(),
+        Policy::Aggregate => SessionConfig::aggregate(),
+    };
+    if let Some(kind) = config.scheduler {
+        session.device_schedulers = multiway_core::bond::Schedulers::all(kind);
+        session.relay_schedulers = multiway_core::bond::Schedulers::all(kind);
+    }
+    session
+}
+
+/// Whether a name means something in a local network only (RFC 6761, RFC 6762, RFC 8375).
+fn is_private_name(name: &HostName) -> bool {
+    let name = name.as_str();
+    let last = name.rsplit('.').next().unwrap_or(name);
+    !name.contains('.')
+        || ["local", "localhost", "internal", "lan", "home", "test"].contains(&last)
+        || name.ends_with(".home.arpa")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_local_networks_stay_there() {
+        for (name, expected) in [
+            ("printer", true),
+            ("nas.local", true),
+            ("a.home.arpa", true),
+            ("db.internal", true),
+            ("example.org", false),
+            ("local.example.org", false),
+        ] {
+            assert_eq!(is_private_name(&HostName::parse(name).unwrap()), expected, "{name}");
+        }
+    }
+}

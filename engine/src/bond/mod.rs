@@ -1,0 +1,18 @@
+//! The device's side of the `bond` treatment, and what both sides share: [`invite`], [`token`].
+
+pub(crate) mod codes;
+pub(crate) mod connection;
+mod device;
+pub mod invite;
+pub mod membership;
+mod session;
+pub(crate) mod shared;
+mod slot;
+pub(crate) mod stream;
+pub(crate) mod subflow;
+pub(crate) mod tls;
+pub mod token;
+mod watch;
+
+pub use device::{Bond, Handover, NotBonded};
+pub use slot::BondSlot;

@@ -1,0 +1,339 @@
+//! One session of a device: opens its subflows, follows the paths, and ends when the relay is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use multiway_core::bond::wire::{CLOSE_SESSION, Frame, Hello, HelloKind, SessionKey, VERSION};
+use multiway_core::bond::{Action, Event, OpenReason, Role, Session, SubflowId};
+use multiway_core::mphttp::download::PathOffer;
+use multiway_core::paths::{PathId, PathInfo};
+use multiway_edge::subflow::fast_open_connect;
+use rustls_pki_types::ServerName;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::codes;
+use super::connection::{TlsStream, Transport};
+use super::device::{Handover, Inner, session_config};
+use super::invite::RelayAddress;
+use super::shared::{SharedSession, Signal, SubflowEnd};
+use super::subflow::{Subflow, ends_session, prepare};
+use super::watch::Watch;
+use crate::paths::now;
+
+/// How long the connection and the handshake of a subflow may take: three retransmissions of the SYN.
+const HANDSHAKE: Duration = Duration::from_secs(8);
+
+/// How often the kernel's counters are read while streams are open: a detector's shortest wait is 30 ms.
+const WATCHING: Duration = Duration::from_millis(20);
+
+/// In how many of these the paths' order and estimates are looked at.
+const ROUNDS_PER_SURVEY: u32 = 50;
+
+/// Addresses of the relay's name that are tried, one subflow after another.
+const MAX_ADDRESSES: usize = 4;
+
+/// How a session ended.
+#[derive(Debug)]
+pub(super) enum Parting {
+    /// The relay cannot be reached, or forgot the session.
+    Lost(String),
+    /// The relay does not want this device.
+    Refused(String),
+}
+
+/// See the module.
+pub(super) struct DeviceSession {
+    inner: Arc<Inner>,
+    key: SessionKey,
+    shared: SharedSession,
+    signals: UnboundedReceiver<Signal>,
+    /// Subflows that the relay accepted.
+    welcome: BTreeSet<SubflowId>,
+    was_welcome: bool,
+    is_draining: bool,
+    join_address: Option<RelayAddress>,
+    linger: Duration,
+    alone_since: Option<Instant>,
+    /// Subflows that are being opened.
+    opening: BTreeMap<SubflowId, AbortHandle>,
+    tasks: JoinSet<()>,
+    offers: Vec<PathOffer>,
+}
+
+impl DeviceSession {
+    /// A session that has not begun.
+    pub(super) fn begin(inner: Arc<Inner>) -> Self {
+        let session = Session::new(Role::Device, session_config(&inner.config), now());
+        let (shared, signals) = SharedSession::new(session);
+        Self {
+            inner,
+            key: SessionKey(rand::random()),
+            shared,
+            signals,
+            welcome: BTreeSet::new(),
+            was_welcome: false,
+            is_draining: false,
+            join_address: None,
+            linger: Duration::ZERO,
+            alone_since: None,
+            opening: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            offers: Vec::new(),
+        }
+    }
+
+    /// Runs until it is over.
+    pub(super) async fn run(mut self) -> Parting {
+        let parting = self.converse().await;
+        self.inner.leave_place(&self.shared, parting.reason());
+        self.inner.hide(&self.shared);
+        self.shared.end(codes::NORMAL | CLOSE_SESSION, "");
+        self.opening.values().for_each(AbortHandle::abort);
+        // Farewells go out.
+        while self.tasks.join_next().await.is_some() {}
+        parting
+    }
+
+    async fn converse(&mut self) -> Parting {
+        let shared = self.shared.clone();
+        let mut time = std::pin::pin!(shared.keep_time());
+        let mut paths = self.inner.paths.subscribe();
+        let mut watch = Watch::new(self.inner.config.detector);
+        let mut ticks = interval(WATCHING);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut round = 0_u32;
+        loop {
+            tokio::select! {
+                signal = self.signals.recv() => {
+                    let Some(signal) = signal else { return Parting::Lost("the session is gone".to_owned()) };
+                    if let Some(parting) = self.handle(signal) {
+                        return parting;
+                    }
+                }
+                () = &mut time => {}
+                Ok(()) = paths.changed() => self.survey(),
+                Some(_) = self.tasks.join_next() => {}
+                _ = ticks.tick() => {
+                    if round.is_multiple_of(ROUNDS_PER_SURVEY) {
+                        self.survey();
+                    }
+                    round = round.wrapping_add(1);
+                    // Without streams nothing is due.
+                    if self.shared.streams() > 0 {
+                        watch.look(&self.shared);
+                    } else if self.is_draining {
+                        return Parting::Lost("the relay stops".to_owned());
+                    }
+                }
+            }
+            if let Some(since) = self.alone_since
+                && since.elapsed() > self.linger
+            {
+                return Parting::Lost("no network leads to it".to_owned());
+            }
+        }
+    }
+
+    fn handle(&mut self, signal: Signal) -> Option<Parting> {
+        match signal {
+            Signal::Action(Action::OpenSubflow { id, path, backup, reason }) => {
+                self.open(id, path, backup, reason);
+                None
+            }
+            // It was still being opened, or its task knows already.
+            Signal::Action(Action::CloseSubflow { id, .. }) => {
+                if let Some(opening) = self.opening.remove(&id) {
+                    opening.abort();
+                }
+                None
+            }
+            Signal::Welcome { subflow, hello } => {
+                self.opening.remove(&subflow);
+                self.welcome.insert(subflow);
+                self.was_welcome = true;
+                self.alone_since = None;
+                self.linger = Duration::from_secs(hello.linger_seconds);
+                self.advertise(&hello.join_address);
+                if !self.is_draining {
+                    self.inner.take_place(&self.shared);
+                }
+                None
+            }
+            Signal::SubflowEnded { subflow, how } => self.subflow_ended(subflow, &how),
+            Signal::Event(event) => self.tell(event),
+            Signal::Opening { stream, .. } => {
+                // Relays open no streams; the session has refused it already.
+                drop(self.shared.stream(stream));
+                None
+            }
+        }
+    }
+
+    fn tell(&mut self, event: Event) -> Option<Parting> {
+        match event {
+            Event::Handover { from, to, gap } => {
+                self.inner.record(Handover { from, to, gap });
+            }
+            Event::Advertised { address } => self.advertise(&address),
+            Event::Draining => {
+                self.is_draining = true;
+                self.inner.leave_place(&self.shared, "the relay stops");
+                self.inner.left.notify_one();
+            }
+            Event::Closed { code, text, .. } if code & CLOSE_SESSION != 0 => {
+                return Some(parting(code, text));
+            }
+            event => tracing::trace!(?event, "of the session"),
+        }
+        None
+    }
+
+    fn subflow_ended(&mut self, subflow: SubflowId, how: &SubflowEnd) -> Option<Parting> {
+        tracing::debug!(%subflow, ?how, "a subflow ended");
+        self.opening.remove(&subflow);
+        self.welcome.remove(&subflow);
+        if ends_session(how) || (!self.was_welcome && matches!(how, SubflowEnd::Refused(..))) {
+            return Some(match how {
+                SubflowEnd::Refused(code, text) => parting(*code, text.clone()),
+                SubflowEnd::Violation(violation) => {
+                    self.shared.end(violation.code(), &violation.to_string());
+                    Parting::Lost(format!("it broke the protocol: {violation}"))
+                }
+                SubflowEnd::Closed | SubflowEnd::Failed(_) => Parting::Lost("it closed".to_owned()),
+            });
+        }
+        if !self.welcome.is_empty() {
+            return None;
+        }
+        let reason = match how {
+            SubflowEnd::Failed(error) => error.to_string(),
+            _ => "it closed the connection".to_owned(),
+        };
+        self.inner.leave_place(&self.shared, &reason);
+        if !self.was_welcome && self.opening.is_empty() {
+            return Some(Parting::Lost(reason));
+        }
+        if self.was_welcome {
+            self.alone_since.get_or_insert_with(Instant::now);
+        }
+        None
+    }
+
+    fn advertise(&mut self, address: &str) {
+        if address.is_empty() {
+            return;
+        }
+        match address.parse() {
+            Ok(address) => self.join_address = Some(address),
+            Err(error) => tracing::warn!(%error, "the relay advertises an address that is none"),
+        }
+    }
+
+    /// Tells the session which paths there are, when that changed.
+    fn survey(&mut self) {
+        let offers: Vec<PathOffer> = preferred(&self.inner.paths.usable())
+            .into_iter()
+            .map(|info| PathOffer {
+                path: info.id,
+                metered: info.metered,
+                estimate: self.inner.paths.estimate(info.id, self.inner.invite.address.host()),
+            })
+            .collect();
+        if offers != self.offers {
+            self.shared.with(|session, now| session.handle_paths(&offers, now));
+            self.offers = offers;
+        }
+    }
+
+    fn open(&mut self, id: SubflowId, path: PathId, backup: bool, reason: OpenReason) {
+        tracing::debug!(%id, %path, ?reason, "opens a subflow");
+        let kind = if self.was_welcome {
+            HelloKind::Join
+        } else {
+            HelloKind::Init { token: self.inner.invite.token.as_bytes().to_vec().into() }
+        };
+        let address = match &self.join_address {
+            Some(address) if self.was_welcome => address.clone(),
+            _ => self.inner.invite.address.clone(),
+        };
+        let hello = Hello { version: VERSION, key: self.key, subflow: id, path: path.0, backup, kind };
+        let opening = Opening { inner: Arc::clone(&self.inner), shared: self.shared.clone(), address, hello };
+        let task = self.tasks.spawn(opening.run());
+        self.opening.insert(id, task);
+    }
+}
+
+impl Parting {
+    fn reason(&self) -> &str {
+        match self {
+            Self::Lost(reason) | Self::Refused(reason) => reason,
+        }
+    }
+}
+
+fn parting(code: u64, text: String) -> Parting {
+    let reason = if text.is_empty() { format!("it ended the session (code {code:#x})") } else { text };
+    if code == codes::UNAUTHORIZED { Parting::Refused(reason) } else { Parting::Lost(reason) }
+}
+
+/// Unmetered paths first; else in the order of the table.
+fn preferred(paths: &[PathInfo]) -> Vec<&PathInfo> {
+    let (metered, free): (Vec<_>, Vec<_>) = paths.iter().partition(|path| path.metered);
+    free.into_iter().chain(metered).collect()
+}
+
+/// A subflow that is being opened, and then runs.
+struct Opening {
+    inner: Arc<Inner>,
+    shared: SharedSession,
+    address: RelayAddress,
+    hello: Hello,
+}
+
+impl Opening {
+    async fn run(self) {
+        let id = self.hello.subflow;
+        match timeout(HANDSHAKE, self.open()).await {
+            Ok(Ok(subflow)) => subflow.run().await,
+            Ok(Err(error)) => self.shared.detach(id, SubflowEnd::Failed(error)),
+            Err(_) => {
+                let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time");
+                self.shared.detach(id, SubflowEnd::Failed(error));
+            }
+        }
+    }
+
+    async fn open(&self) -> std::io::Result<Subflow> {
+        let Hello { subflow: id, path, backup, .. } = self.hello;
+        let path = PathId(path);
+        let addresses: Vec<IpAddr> = match self.address.ip() {
+            Some(address) => vec![address],
+            None => {
+                let found = self.inner.resolver.resolve(path, self.address.host()).await;
+                found.map_err(std::io::Error::other)?
+            }
+        };
+        let index = usize::try_from(id.0).unwrap_or(0) % addresses.len().clamp(1, MAX_ADDRESSES);
+        let address = addresses.get(index).ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+        let remote = SocketAddr::new(*address, self.address.port());
+        let set_up = |socket: &socket2::Socket| {
+            fast_open_connect(socket);
+            prepare(socket);
+        };
+        let connection = self.inner.paths.connect_prepared(path, remote, HANDSHAKE, set_up).await;
+        let connection = connection.map_err(std::io::Error::other)?;
+        let name = ServerName::try_from(self.address.host().to_owned()).map_err(std::io::Error::other)?;
+        let mut tls = TlsStream::connect(Arc::clone(&self.inner.tls), name, Transport::Path(connection))?;
+        tls.write(&Frame::Hello(self.hello.clone()).to_bytes())?;
+        // With room for early data everything goes out in one flight; else the relay proves who it is first.
+        if tls.room(1) == 0 {
+            tls.handshake().await?;
+        }
+        let wake = self.shared.attach(id, path, backup, tls.transport());
+        Ok(Subflow::device(self.shared.clone(), id, tls, wake))
+    }
+}

@@ -1,0 +1,79 @@
+//! The relay in use; joining another one changes it while flows are running.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::device::{Bond, NotBonded};
+use super::membership;
+use super::stream::BondStream;
+use crate::config::BondConfig;
+use crate::dns::Resolver;
+use crate::journal::Journal;
+use crate::paths::PathTable;
+use crate::proxy::tunnel::Destination;
+
+/// How often it is looked whether another relay was joined.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Clones share the relay in use.
+#[derive(Debug, Clone, Default)]
+pub struct BondSlot {
+    current: Arc<RwLock<Option<Bond>>>,
+}
+
+impl BondSlot {
+    /// The relay in use.
+    pub fn current(&self) -> Option<Bond> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Opens a stream for a flow; `None` without a relay.
+    pub(crate) fn open(&self, destination: &Destination) -> Option<Result<BondStream, NotBonded>> {
+        Some(self.current()?.open(destination))
+    }
+
+    /// Follows the file in which `multiway join` keeps its invite, until dropped.
+    pub async fn follow(
+        self,
+        config: BondConfig,
+        file: PathBuf,
+        paths: PathTable,
+        resolver: Resolver,
+        journal: Journal,
+    ) {
+        let mut known = None;
+        let mut complained = false;
+        let mut running = JoinSet::new();
+        loop {
+            match membership::load(&file) {
+                Ok(found) if found != known => {
+                    complained = false;
+                    // The session with the relay before ends with its task.
+                    running.shutdown().await;
+                    let bond = found.clone().and_then(|invite| {
+                        let (paths, resolver) = (paths.clone(), resolver.clone());
+                        let made = Bond::new(config.clone(), invite, paths, resolver, journal.clone());
+                        made.inspect_err(|error| tracing::warn!(%error, "the relay cannot be used")).ok()
+                    });
+                    if let Some(bond) = &bond {
+                        tracing::info!(relay = %bond.invite().address, "flows are bonded through the relay");
+                        running.spawn(bond.clone().run());
+                    }
+                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = bond;
+                    known = found;
+                }
+                Ok(_) => complained = false,
+                Err(error) if !complained => {
+                    complained = true;
+                    tracing::warn!(%error, "the relay stays as it was");
+                }
+                Err(_) => {}
+            }
+            sleep(LOOK).await;
+        }
+    }
+}

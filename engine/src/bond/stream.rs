@@ -1,0 +1,218 @@
+//! One stream as a task uses it, and the copying between it and a TCP connection.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use bytes::{Bytes, BytesMut};
+use multiway_core::bond::wire::OpenResult;
+use multiway_core::bond::{Read, SendError, StreamId};
+use tokio::net::TcpStream;
+
+use super::shared::{SharedSession, StreamOver};
+use crate::proxy::relay::{end_turn, reset, shut_down, write_all};
+
+/// Most bytes read from a connection at once.
+const PIECE: usize = 64 * 1024;
+
+/// A piece that fills less than one in this many of its memory is copied to memory of its own size.
+const KEEP_SHARE: usize = 4;
+
+/// The program or the destination reset its connection.
+pub(crate) const RESET_BY_PEER: u64 = 1;
+
+/// Nobody uses the stream any more.
+pub(crate) const CANCELLED: u64 = 2;
+
+/// A stream of a session; dropping it before both directions ended resets it.
+#[derive(Debug)]
+pub(crate) struct BondStream {
+    session: SharedSession,
+    id: StreamId,
+    is_finished: bool,
+    is_read: bool,
+    reset_code: u64,
+}
+
+/// Both ends of a stream's copying failed or were cut.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CarryError {
+    /// The session's side.
+    #[error(transparent)]
+    Stream(#[from] StreamOver),
+    /// The connection's side.
+    #[error(transparent)]
+    Connection(#[from] io::Error),
+}
+
+impl BondStream {
+    pub(super) fn new(session: SharedSession, id: StreamId) -> Self {
+        Self { session, id, is_finished: false, is_read: false, reset_code: CANCELLED }
+    }
+
+    /// The session it belongs to.
+    pub(crate) fn session(&self) -> &SharedSession {
+        &self.session
+    }
+
+    /// Waits for the relay's word on the destination.
+    pub(crate) async fn opened(&self) -> Result<OpenResult, StreamOver> {
+        poll_fn(|cx| match self.session.opened(self.id, cx.waker()) {
+            Some(result) => Poll::Ready(result),
+            None => Poll::Pending,
+        })
+        .await
+    }
+
+    /// Tells the device how its destination was reached (relay).
+    pub(crate) fn accept(&self, result: OpenResult) {
+        // A stream that is over needs no answer.
+        let _ = self.session.for_stream(self.id, |session, now| session.accept(self.id, result, now));
+    }
+
+    /// Hands in bytes, waiting for room.
+    pub(crate) async fn send(&self, mut bytes: Bytes) -> Result<(), StreamOver> {
+        while !bytes.is_empty() {
+            let room = self.room().await?;
+            let piece = bytes.split_to(room.min(bytes.len()));
+            self.push(piece)?;
+        }
+        Ok(())
+    }
+
+    /// The next bytes; `None` at the end.
+    pub(crate) async fn read(&self, most: usize) -> Result<Option<Bytes>, StreamOver> {
+        poll_fn(|cx| {
+            let read = || self.session.for_stream(self.id, |session, now| session.read(self.id, most, now));
+            let mut found = read();
+            if matches!(found, Ok(Read::Nothing)) {
+                self.session.wait_to_read(self.id, cx.waker());
+                // What came in between woke nobody.
+                found = read();
+            }
+            match found {
+                Ok(Read::Bytes(bytes)) => Poll::Ready(Ok(Some(bytes))),
+                Ok(Read::End) => Poll::Ready(Ok(None)),
+                Ok(Read::Nothing) => Poll::Pending,
+                Err(over) => Poll::Ready(Err(over)),
+            }
+        })
+        .await
+    }
+
+    /// Ends this side's direction.
+    pub(crate) fn finish(&self) -> Result<(), StreamOver> {
+        match self.session.for_stream(self.id, |session, now| session.finish(self.id, now))? {
+            Ok(()) | Err(SendError::Finished) => Ok(()),
+            Err(SendError::Gone | SendError::NoRoom) => Err(StreamOver::Lost),
+        }
+    }
+
+    async fn room(&self) -> Result<usize, StreamOver> {
+        poll_fn(|cx| {
+            let room = || self.session.for_stream(self.id, |session, _| session.send_room(self.id));
+            let mut found = room();
+            if matches!(found, Ok(0)) {
+                self.session.wait_to_write(self.id, cx.waker());
+                found = room();
+            }
+            match found {
+                Ok(0) => Poll::Pending,
+                found => Poll::Ready(found),
+            }
+        })
+        .await
+    }
+
+    fn push(&self, bytes: Bytes) -> Result<(), StreamOver> {
+        self.session
+            .for_stream(self.id, |session, now| session.send(self.id, bytes, now))?
+            .map_err(|_| StreamOver::Lost)
+    }
+
+    /// Copies both ways until both are done. Ends and resets of one side reach the other; `down` is
+    /// told of bytes that came out of the stream, `up` of those that went in.
+    pub(crate) async fn carry(
+        mut self,
+        connection: &TcpStream,
+        up: impl Fn(u64),
+        down: impl Fn(u64),
+    ) -> Result<(), CarryError> {
+        let outcome = {
+            let this = &self;
+            let into_stream = async {
+                let mut turn = 0;
+                loop {
+                    let room = this.room().await?;
+                    let piece = tokio::select! {
+                        piece = read_piece(connection, room.min(PIECE)) => piece?,
+                        over = this.until_over() => return Err(over.into()),
+                    };
+                    let Some(piece) = piece else { break };
+                    let length = piece.len();
+                    this.push(piece)?;
+                    up(length as u64);
+                    end_turn(&mut turn, length).await;
+                }
+                Ok::<(), CarryError>(this.finish()?)
+            };
+            let out_of_stream = async {
+                let mut turn = 0;
+                while let Some(bytes) = this.read(PIECE).await? {
+                    write_all(connection, &bytes).await?;
+                    down(bytes.len() as u64);
+                    end_turn(&mut turn, bytes.len()).await;
+                }
+                Ok::<(), CarryError>(shut_down(connection)?)
+            };
+            tokio::try_join!(into_stream, out_of_stream)
+        };
+        match outcome {
+            Ok(_) => {
+                (self.is_finished, self.is_read) = (true, true);
+                Ok(())
+            }
+            Err(error) => {
+                self.reset_code = RESET_BY_PEER;
+                reset(connection);
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits for an end that is not in good order.
+    async fn until_over(&self) -> StreamOver {
+        poll_fn(|cx| {
+            self.session.wait_to_write(self.id, cx.waker());
+            match self.session.for_stream(self.id, |_, _| ()) {
+                Ok(()) => Poll::Pending,
+                Err(over) => Poll::Ready(over),
+            }
+        })
+        .await
+    }
+}
+
+impl Drop for BondStream {
+    fn drop(&mut self) {
+        let is_done = self.is_finished && self.is_read;
+        self.session.forget(self.id, (!is_done).then_some(self.reset_code));
+    }
+}
+
+/// What there is to read, at most `most` bytes; `None` at the end. Nothing is allocated while it waits.
+async fn read_piece(from: &TcpStream, most: usize) -> io::Result<Option<Bytes>> {
+    loop {
+        from.readable().await?;
+        let mut buffer = BytesMut::with_capacity(most);
+        match from.try_read_buf(&mut buffer) {
+            Ok(0) => return Ok(None),
+            Ok(length) if length * KEEP_SHARE < buffer.capacity() => {
+                return Ok(Some(Bytes::copy_from_slice(&buffer)));
+            }
+            Ok(_) => return Ok(Some(buffer.freeze())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The task of one subflow: frames between a session and a TLS connection.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use multiway_core::bond::wire::{Frame, FrameReader, MAX_DATA_FRAME};
+use multiway_core::bond::{SubflowId, SubflowSample, Violation, ViolationScope};
+use multiway_core::paths::TcpSample;
+use multiway_core::units::Rate;
+use multiway_edge::subflow::{limit_silence, limit_unsent};
+use multiway_edge::tcp_info;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+use super::connection::{Received, TlsStream};
+use super::shared::{Next, SharedSession, Signal, SubflowEnd};
+use crate::paths::now;
+
+/// How often the kernel is asked about a subflow that carries something: a few times per round trip of
+/// a wireless network.
+const SAMPLING: Duration = Duration::from_millis(100);
+
+/// A connection on which nothing is acknowledged for so long is over. The session has left it long before;
+/// this frees what is left.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// How much of the delivered rate may wait unsent in a socket, see [`unsent_bytes`].
+const UNSENT_TIME: Duration = Duration::from_millis(20);
+
+/// Bounds of the same. Below two segments a socket would run dry between two wake-ups.
+const UNSENT_LEAST: u64 = 8 * 1024;
+const UNSENT_MOST: u64 = 256 * 1024;
+
+/// Nothing is asked of the session for less room than a small frame needs.
+const LEAST_ROOM: usize = 256;
+
+/// Bytes carried before other tasks have their turn.
+const TURN_BYTES: usize = 512 * 1024;
+
+/// How long a relay may take to answer a HELLO, the handshake included: four retransmissions of a SYN.
+const ANSWER: Duration = Duration::from_secs(15);
+
+/// How long a farewell may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// One subflow's task and what it knows.
+pub(crate) struct Subflow {
+    shared: SharedSession,
+    id: SubflowId,
+    tls: TlsStream,
+    wake: Arc<Notify>,
+    /// On the device, until the relay's first frame came.
+    greeting: Option<FrameReader>,
+    /// Plaintext that came before the task began.
+    rest: Bytes,
+    /// When the kernel is asked next; never while nothing moves.
+    sample_at: Option<Instant>,
+    moved: usize,
+    sampled_moved: usize,
+    /// Nothing is sent before the session was asked for what fits into the first flight.
+    gathers: bool,
+    /// When the far end must have answered.
+    answer_due: Option<Instant>,
+}
+
+/// Sets a subflow's socket up.
+pub(crate) fn prepare(socket: &impl AsFd) {
+    // Older kernels lack one or the other; without them a subflow is only less well paced.
+    let limited = limit_unsent(socket, u32::try_from(UNSENT_MOST / 4).expect("a small constant"));
+    if let Err(error) = limited.and_then(|()| limit_silence(socket, SILENCE)) {
+        tracing::debug!(%error, "a subflow's socket takes not all options");
+    }
+}
+
+impl Subflow {
+    /// A device's subflow, whose HELLO is written and which waits for the answer.
+    pub(crate) fn device(shared: SharedSession, id: SubflowId, tls: TlsStream, wake: Arc<Notify>) -> Self {
+        let answer_due = Some(Instant::now() + ANSWER);
+        let gathers = true;
+        Self { answer_due, gathers, ..Self::new(shared, id, tls, wake, Some(FrameReader::new())) }
+    }
+
+    /// A relay's subflow, which was accepted, and what came behind its HELLO.
+    pub(crate) fn relay(
+        shared: SharedSession,
+        id: SubflowId,
+        tls: TlsStream,
+        wake: Arc<Notify>,
+        rest: Bytes,
+    ) -> Self {
+        Self { rest, ..Self::new(shared, id, tls, wake, None) }
+    }
+
+    fn new(
+        shared: SharedSession,
+        id: SubflowId,
+        tls: TlsStream,
+        wake: Arc<Notify>,
+        greeting: Option<FrameReader>,
+    ) -> Self {
+        let sample_at = Some(Instant::now() + SAMPLING);
+        let rest = Bytes::new();
+        Self {
+            shared,
+            id,
+            tls,
+            wake,
+            greeting,
+            rest,
+            sample_at,
+            moved: 0,
+            sampled_moved: 0,
+            gathers: false,
+            answer_due: None,
+        }
+    }
+
+    /// Runs until the subflow ends, and tells the session.
+    pub(crate) async fn run(mut self) {
+        let how = match self.exchange().await {
+            Ok(how) => how,
+            Err(error) => SubflowEnd::Failed(error),
+        };
+        if let SubflowEnd::Violation(violation) = &how {
+            self.farewell(violation.code(), &violation.to_string()).await;
+        }
+        self.shared.detach(self.id, how);
+    }
+
+    async fn exchange(&mut self) -> io::Result<SubflowEnd> {
+        let rest = std::mem::take(&mut self.rest);
+        if !rest.is_empty()
+            && let Some(end) = self.take(rest)
+        {
+            return Ok(end);
+        }
+        let mut turn = 0;
+        loop {
+            let before = self.moved;
+            let wants_room = match self.send()? {
+                Sent::All => false,
+                Sent::SocketFull => true,
+                Sent::Close => {
+                    let (code, text) = self.shared.farewell();
+                    self.farewell(code, &text).await;
+                    return Ok(SubflowEnd::Closed);
+                }
+                Sent::TurnOver => {
+                    tokio::task::yield_now().await;
+                    false
+                }
+            };
+            if let Some(end) = self.receive()? {
+                return Ok(end);
+            }
+            if self.moved != before {
+                self.sample_at.get_or_insert_with(|| Instant::now() + SAMPLING);
+                turn += self.moved - before;
+                if turn >= TURN_BYTES {
+                    turn = 0;
+                    tokio::task::yield_now().await;
+                }
+                continue;
+            }
+            // A handshake's answer may be due.
+            if self.tls.is_pending() && !wants_room {
+                continue;
+            }
+            let (sample_at, answer_due) = (self.sample_at, self.answer_due);
+            tokio::select! {
+                ready = self.tls.ready(wants_room) => ready?,
+                () = self.wake.notified() => {}
+                () = async { sleep_until(sample_at.unwrap_or_else(Instant::now)).await }, if sample_at.is_some() => {
+                    self.sample()?;
+                }
+                () = async { sleep_until(answer_due.unwrap_or_else(Instant::now)).await }, if answer_due.is_some() => {
+                    return Ok(SubflowEnd::Failed(io::ErrorKind::TimedOut.into()));
+                }
+            }
+        }
+    }
+
+    /// Sends what the session has for this subflow while the socket takes it.
+    fn send(&mut self) -> io::Result<Sent> {
+        let mut sent = 0;
+        loop {
+            if !self.gathers && !self.tls.flush()? {
+                self.shared.busy(self.id);
+                return Ok(Sent::SocketFull);
+            }
+            if sent >= TURN_BYTES {
+                return Ok(Sent::TurnOver);
+            }
+            let room = self.tls.room(MAX_DATA_FRAME);
+            if room < LEAST_ROOM {
+                if std::mem::take(&mut self.gathers) {
+                    continue;
+                }
+                return Ok(Sent::All);
+            }
+            match self.shared.next(self.id, room) {
+                Next::Send(bytes) => {
+                    self.tls.write(&bytes)?;
+                    sent += bytes.len();
+                    self.moved += bytes.len();
+                }
+                Next::Wait if self.gathers => self.gathers = false,
+                Next::Wait => return Ok(Sent::All),
+                Next::Close => return Ok(Sent::Close),
+            }
+        }
+    }
+
+    /// Takes in what came; an end when there is one.
+    fn receive(&mut self) -> io::Result<Option<SubflowEnd>> {
+        let mut received = 0;
+        while received < TURN_BYTES {
+            match self.tls.read()? {
+                Received::Bytes(bytes) => {
+                    received += bytes.len();
+                    self.moved += bytes.len();
+                    if !bytes.is_empty()
+                        && let Some(end) = self.take(bytes)
+                    {
+                        return Ok(Some(end));
+                    }
+                }
+                Received::Nothing => break,
+                Received::End => return Ok(Some(SubflowEnd::Closed)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn take(&mut self, mut bytes: Bytes) -> Option<SubflowEnd> {
+        if let Some(mut reader) = self.greeting.take() {
+            reader.handle_bytes(bytes);
+            match reader.next_frame() {
+                Ok(None) => {
+                    self.greeting = Some(reader);
+                    return None;
+                }
+                Ok(Some(Frame::HelloOk(hello))) => {
+                    self.answer_due = None;
+                    self.shared.signal(Signal::Welcome { subflow: self.id, hello });
+                }
+                Ok(Some(Frame::Close { code, text })) => return Some(SubflowEnd::Refused(code, text)),
+                Ok(Some(frame)) => {
+                    return Some(SubflowEnd::Violation(Violation::Misplaced(frame.kind() as u8)));
+                }
+                Err(error) => return Some(SubflowEnd::Violation(error.into())),
+            }
+            bytes = reader.into_rest();
+            if bytes.is_empty() {
+                return None;
+            }
+        }
+        self.shared.received(self.id, bytes).err().map(SubflowEnd::Violation)
+    }
+
+    fn sample(&mut self) -> io::Result<()> {
+        let sample = subflow_sample(&tcp_info::sample(self.tls.transport().as_fd(), now())?);
+        limit_unsent(&***self.tls.transport(), unsent_bytes(&sample))?;
+        self.shared.sampled(self.id, &sample);
+        let is_active = self.moved != self.sampled_moved || sample.unacked > 0 || sample.unsent > 0;
+        self.sampled_moved = self.moved;
+        self.sample_at = is_active.then(|| Instant::now() + SAMPLING);
+        Ok(())
+    }
+
+    /// Says why the subflow ends, as far as the socket still takes it.
+    async fn farewell(&mut self, code: u64, text: &str) {
+        let farewell = async {
+            if !self.tls.is_handshaking() {
+                self.tls.write(&Frame::Close { code, text: text.to_owned() }.to_bytes())?;
+                self.tls.close();
+            }
+            while !self.tls.flush()? {
+                self.tls.ready(true).await?;
+            }
+            Ok::<(), io::Error>(())
+        };
+        // The far end may be gone.
+        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    }
+}
+
+/// What became of sending.
+enum Sent {
+    /// Everything there was.
+    All,
+    /// What the socket took.
+    SocketFull,
+    /// As much as others have to wait for.
+    TurnOver,
+    /// Everything, and no more is to come.
+    Close,
+}
+
+/// Whether a violation ends the whole session.
+pub(crate) fn ends_session(how: &SubflowEnd) -> bool {
+    match how {
+        SubflowEnd::Violation(violation) => violation.scope() == ViolationScope::Session,
+        SubflowEnd::Refused(code, _) => code & multiway_core::bond::wire::CLOSE_SESSION != 0,
+        SubflowEnd::Closed | SubflowEnd::Failed(_) => false,
+    }
+}
+
+fn subflow_sample(sample: &TcpSample) -> SubflowSample {
+    SubflowSample {
+        smoothed_rtt: sample.smoothed_rtt,
+        rtt_variance: sample.rtt_variance,
+        min_rtt: sample.min_rtt,
+        retransmission_timeout: sample.retransmission_timeout,
+        timeouts_in_a_row: sample.timeouts_in_row,
+        congestion_window: sample.congestion_window * sample.segment_size,
+        segment_size: sample.segment_size,
+        unacked: sample.segments_unacked * sample.segment_size,
+        unsent: sample.bytes_unsent,
+        segments_lost: sample.segments_lost,
+        segments_sent: sample.segments_sent,
+        segments_retransmitted: sample.segments_retransmitted,
+        delivery_rate: sample.delivery_rate,
+    }
+}
+
+/// How many bytes may wait unsent: enough to bridge the time until the task is woken, and no more, for
+/// what waits in a socket cannot take another path.
+fn unsent_bytes(sample: &SubflowSample) -> u32 {
+    let by_window = match sample.smoothed_rtt {
+        Duration::ZERO => Rate::ZERO,
+        rtt => Rate::from_bytes_in(sample.congestion_window, rtt),
+    };
+    let rate = sample.delivery_rate.max(by_window);
+    u32::try_from(rate.bytes_in(UNSENT_TIME).clamp(UNSENT_LEAST, UNSENT_MOST)).expect("bounded above")
+}

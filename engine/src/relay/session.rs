@@ -1,0 +1,184 @@
+//! One device's session on the relay: its streams' destinations, and its end.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use multiway_core::bond::wire::{CLOSE_SESSION, Destination, Host, OpenResult, SessionKey};
+use multiway_core::bond::{Event, SubflowId};
+use socket2::SockRef;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::roster::Meter;
+use super::server::Relay;
+use crate::bond::codes;
+use crate::bond::shared::{SharedSession, Signal, SubflowEnd};
+use crate::bond::stream::{BondStream, CarryError};
+use crate::bond::subflow::ends_session;
+use crate::bond::token::Token;
+use crate::proxy::race::race;
+
+/// How long a name may take to be looked up.
+const LOOKUP: Duration = Duration::from_secs(10);
+
+/// How long a destination may take to accept: four retransmissions of the SYN.
+const CONNECT: Duration = Duration::from_secs(15);
+
+/// How long an address may take before the next one of the same name is tried beside it, RFC 8305
+/// section 8.
+const ADDRESS_STAGGER: Duration = Duration::from_millis(250);
+
+/// Addresses of one name that are tried.
+const MAX_ADDRESSES: usize = 6;
+
+/// A session as its own task has it.
+pub(super) struct RelaySession {
+    pub(super) relay: Arc<Relay>,
+    pub(super) key: SessionKey,
+    pub(super) token: Token,
+    pub(super) meter: Arc<Meter>,
+    pub(super) shared: SharedSession,
+    pub(super) signals: UnboundedReceiver<Signal>,
+}
+
+impl RelaySession {
+    /// Runs until the session is over.
+    pub(super) async fn run(mut self) {
+        let mut streams = JoinSet::new();
+        let mut linger: Option<Instant> = None;
+        let shared = self.shared.clone();
+        let mut time = std::pin::pin!(shared.keep_time());
+        loop {
+            let signal = tokio::select! {
+                signal = self.signals.recv() => signal,
+                () = &mut time => None,
+                Some(_) = streams.join_next() => continue,
+                () = self.meter.exhausted(), if !streams.is_empty() => {
+                    tracing::info!(user = %self.token.name, "the month's allowance is used up");
+                    streams.shutdown().await;
+                    continue;
+                }
+                () = async { sleep_until(linger.unwrap_or_else(Instant::now)).await }, if linger.is_some() => None,
+            };
+            let Some(signal) = signal else { break };
+            match signal {
+                Signal::Opening { stream, destination } => {
+                    let stream = self.shared.stream(stream);
+                    streams.spawn(serve(
+                        Arc::clone(&self.relay),
+                        Arc::clone(&self.meter),
+                        stream,
+                        destination,
+                    ));
+                }
+                Signal::SubflowEnded { subflow, how } => {
+                    self.tell(subflow, &how);
+                    if ends_session(&how) {
+                        if let SubflowEnd::Violation(violation) = &how {
+                            self.shared.end(violation.code(), &violation.to_string());
+                        }
+                        break;
+                    }
+                }
+                Signal::Event(Event::Closed { code, .. }) if code & CLOSE_SESSION != 0 => break,
+                Signal::Action(_) | Signal::Event(_) | Signal::Welcome { .. } => {}
+            }
+            linger = match self.shared.subflows() {
+                0 => linger.or_else(|| Some(Instant::now() + self.relay.config.session_linger)),
+                _ => None,
+            };
+        }
+        self.shared.end(codes::NORMAL | CLOSE_SESSION, "");
+        streams.shutdown().await;
+        self.relay.forget(&self.key);
+    }
+
+    fn tell(&self, subflow: SubflowId, how: &SubflowEnd) {
+        let user = &self.token.name;
+        match how {
+            SubflowEnd::Violation(violation) => {
+                self.relay.metrics.violations.add(1);
+                tracing::warn!(%user, %subflow, %violation, "a device broke the protocol");
+            }
+            SubflowEnd::Failed(error) => tracing::debug!(%user, %subflow, %error, "a subflow failed"),
+            SubflowEnd::Closed | SubflowEnd::Refused(..) => {
+                tracing::debug!(%user, %subflow, "a subflow was closed");
+            }
+        }
+    }
+}
+
+/// Connects a stream and carries it to its end.
+async fn serve(relay: Arc<Relay>, meter: Arc<Meter>, stream: BondStream, destination: Destination) {
+    relay.metrics.streams_begun.add(1);
+    let connected =
+        if meter.is_exhausted() { Err(OpenResult::OverLimit) } else { connect(&relay, &destination).await };
+    let connection = match connected {
+        Ok(connection) => connection,
+        Err(result) => {
+            relay.metrics.streams_refused.add(1);
+            tracing::debug!(?result, "a stream was not connected");
+            stream.accept(result);
+            return;
+        }
+    };
+    stream.accept(OpenResult::Connected);
+    let up = |bytes| {
+        relay.metrics.bytes_to_devices.add(bytes);
+        meter.add(bytes);
+    };
+    let down = |bytes| {
+        relay.metrics.bytes_from_devices.add(bytes);
+        meter.add(bytes);
+    };
+    if let Err(CarryError::Connection(error)) = stream.carry(&connection, up, down).await {
+        tracing::trace!(%error, "a stream's connection was cut");
+    }
+}
+
+async fn connect(relay: &Relay, destination: &Destination) -> Result<TcpStream, OpenResult> {
+    let addresses: Vec<SocketAddr> = match &destination.host {
+        Host::Address(address) => vec![SocketAddr::new(*address, destination.port)],
+        Host::Name(name) => {
+            let lookup = tokio::net::lookup_host((name.as_str(), destination.port));
+            match timeout(LOOKUP, lookup).await {
+                Ok(Ok(addresses)) => addresses.collect(),
+                Ok(Err(_)) => return Err(OpenResult::NoSuchHost),
+                Err(_) => return Err(OpenResult::TimedOut),
+            }
+        }
+    };
+    if addresses.is_empty() {
+        return Err(OpenResult::NoSuchHost);
+    }
+    let own: Vec<IpAddr> = relay.own_addresses();
+    let permitted: Vec<SocketAddr> = addresses
+        .into_iter()
+        .filter(|address| relay.config.destinations.permit(address.ip(), address.port(), &own))
+        .take(MAX_ADDRESSES)
+        .collect();
+    if permitted.is_empty() {
+        return Err(OpenResult::Forbidden);
+    }
+    let attempts = permitted.into_iter().map(|address| async move {
+        match timeout(CONNECT, TcpStream::connect(address)).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                Err(OpenResult::Refused)
+            }
+            Ok(Err(_)) => Err(OpenResult::Unreachable),
+            Err(_) => Err(OpenResult::TimedOut),
+        }
+    });
+    let connection = race(attempts, ADDRESS_STAGGER)
+        .await
+        .map_err(|failures| failures.first().copied().unwrap_or(OpenResult::Unreachable))?;
+    // What a program wrote at once is sent at once; a peer that is gone for good must not hold the
+    // stream for ever.
+    let _ = connection.set_nodelay(true);
+    let _ = SockRef::from(&connection).set_keepalive(true);
+    Ok(connection)
+}
