@@ -27,6 +27,10 @@ pub(crate) enum Command {
     Status(Status),
     /// Show each network interface and what it lacks to be a path
     Paths(Paths),
+    /// Join a relay, by which any connection survives the loss of a network
+    Join(Join),
+    /// Run a relay for devices that join it
+    Relay(Relay),
     /// Write a completion script for a shell
     Completions {
         /// The shell
@@ -154,6 +158,106 @@ pub(crate) struct Paths {
     pub json: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Join {
+    /// The invite that `multiway relay invite` printed
+    #[arg(value_name = "URL")]
+    pub invite: String,
+    /// Where to keep it; the daemon has to look there [default: /var/lib/multiway/relay for root, else
+    /// ~/.local/state/multiway/relay]
+    #[arg(long, value_name = "FILE")]
+    pub membership: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = false, subcommand_negates_reqs = true)]
+pub(crate) struct Relay {
+    #[command(subcommand)]
+    pub command: Option<RelayCommand>,
+    /// Configuration file; see packaging/relay.toml for every key
+    #[arg(short, long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
+    /// Directory of keys, users and usage [default: /var/lib/multiway-relay for root, else
+    /// ~/.local/state/multiway-relay]
+    #[arg(long, value_name = "DIRECTORY", global = true)]
+    pub state: Option<PathBuf>,
+    /// Where devices connect; may be given several times [default: [::]:443 and 0.0.0.0:443]
+    #[arg(short, long, value_name = "ADDRESS:PORT")]
+    pub listen: Vec<SocketAddr>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RelayCommand {
+    /// Let a device in: print a URL, and a QR code, for `multiway join`
+    Invite(Invite),
+    /// List who was invited, and what they used this month
+    Users {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Shut a user out, at once
+    Revoke {
+        /// The user's name or number
+        user: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Invite {
+    /// Who it is for; anything that tells users apart
+    #[arg(long, default_value = "device")]
+    pub name: String,
+    /// For how long it is good, such as 30d, 12h or never
+    #[arg(long, default_value = "never", value_parser = parse_lifetime)]
+    pub expires: Lifetime,
+    /// How much may be moved each month, both directions together, such as 50GB/month [default: any amount]
+    #[arg(long, value_parser = parse_allowance)]
+    pub limit: Option<u64>,
+    /// Where devices reach the relay [default: address in the configuration file]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub address: Option<String>,
+    /// Print the URL alone
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// How long an invite is good, in seconds; for ever when absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lifetime(pub Option<u64>);
+
+fn parse_lifetime(text: &str) -> Result<Lifetime, String> {
+    if text == "never" {
+        return Ok(Lifetime(None));
+    }
+    let wrong = || format!("`{text}` is no time such as 30d, 12h, 45min or never");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = match unit.trim() {
+        "d" => 86_400,
+        "h" => 3_600,
+        "min" => 60,
+        _ => return Err(wrong()),
+    };
+    let number = number.parse::<u64>().ok().filter(|&number| number > 0).ok_or_else(wrong)?;
+    number.checked_mul(unit).map(|seconds| Lifetime(Some(seconds))).ok_or_else(wrong)
+}
+
+fn parse_allowance(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is no amount such as 50GB/month or 500MB/month");
+    let amount = text.strip_suffix("/month").unwrap_or(text).trim();
+    let digits = amount.find(|c: char| !c.is_ascii_digit()).unwrap_or(amount.len());
+    let (number, unit) = amount.split_at(digits);
+    let unit = match unit.trim() {
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        _ => return Err(wrong()),
+    };
+    let number = number.parse::<u64>().ok().filter(|&number| number > 0).ok_or_else(wrong)?;
+    number.checked_mul(unit).ok_or_else(wrong)
+}
+
 /// A SHA-256 digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sha256(pub [u8; 32]);
@@ -222,6 +326,16 @@ mod tests {
         assert_eq!(parse_header("X-A:  b c ").unwrap(), ("X-A".to_owned(), "b c".to_owned()));
         for wrong in ["", "a", ": b", "a b: c", "a: b\r\nc: d", "Range: bytes=0-"] {
             assert!(parse_header(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn lifetimes_and_allowances_have_units() {
+        assert_eq!(parse_lifetime("30d"), Ok(Lifetime(Some(2_592_000))));
+        assert_eq!(parse_lifetime("never"), Ok(Lifetime(None)));
+        assert_eq!(parse_allowance("50GB/month"), Ok(50_000_000_000));
+        for wrong in ["", "30", "d", "0d", "-1d", "99999999999999999999d"] {
+            assert!(parse_lifetime(wrong).is_err() && parse_allowance(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -19,3 +19,9 @@ pub(crate) fn to_standard_error(default: &str) {
         lines.with_ansi(std::io::stderr().is_terminal()).init();
     }
 }
+
+/// The same as one JSON object per line.
+pub(crate) fn json_to_standard_error(default: &str) {
+    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt().json().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

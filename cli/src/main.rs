@@ -6,10 +6,12 @@ mod exit;
 mod failure;
 mod generate;
 mod get;
+mod join;
 mod log;
 mod output;
 mod paths;
 mod progress;
+mod relay;
 mod render;
 mod run;
 mod status;
@@ -32,6 +34,8 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args).map(|never| match never {}).map_err(Failure::report),
         Command::Status(args) => status::status(&args).map_err(Failure::report),
         Command::Paths(args) => paths::paths(&args).map_err(Failure::report),
+        Command::Join(args) => join::join(&args).map_err(Failure::report),
+        Command::Relay(args) => relay::relay(args).map_err(Failure::report),
         Command::Completions { shell } => generate::completions(shell).map_err(Failure::report),
         Command::Man { directory } => generate::manual(directory.as_deref()).map_err(Failure::report),
         Command::Reaper => up::reap().map_err(Failure::report),

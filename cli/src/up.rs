@@ -3,6 +3,7 @@
 use std::io;
 use std::process::Command;
 
+use multiway_engine::bond::membership::default_file as default_membership_file;
 use multiway_engine::config::{Config, ConfigError, InterfacePattern, Preference};
 use multiway_engine::control::ControlError;
 use multiway_engine::daemon::{self, DaemonError, InterceptError};
@@ -26,7 +27,7 @@ pub(crate) fn up(args: args::Up) -> Result<(), Failure> {
 
 fn configure(args: args::Up) -> Result<Config, Failure> {
     let mut config = match &args.config {
-        Some(file) => Config::load(file).map_err(wrong_config)?,
+        Some(file) => Config::load(file).map_err(|error| wrong_config(error, "packaging/multiway.toml"))?,
         None => Config::default(),
     };
     require_interfaces(&args.paths.interfaces)?;
@@ -49,21 +50,22 @@ fn configure(args: args::Up) -> Result<Config, Failure> {
         config.control.socket = Some(socket);
     }
     config.history = config.history.or_else(default_history_file);
+    config.bond.membership = config.bond.membership.or_else(default_membership_file);
     config.intercept.users.extend(args.intercept_users);
     config.intercept.groups.extend(args.intercept_groups);
     config.intercept.cgroups.extend(args.intercept_cgroups);
     Ok(config)
 }
 
-fn wrong_config(error: ConfigError) -> Failure {
+pub(crate) fn wrong_config(error: ConfigError, example: &str) -> Failure {
     let failure = Failure::new(Exit::Usage, &error);
     match error {
         ConfigError::Unreadable { .. } => {
             failure.help("Give a file that this user can read, or none to use the defaults.")
         }
-        ConfigError::Invalid { file, text, fault } => failure
-            .at(file.to_string_lossy(), text, fault.span)
-            .help("packaging/multiway.toml shows every key."),
+        ConfigError::Invalid { file, text, fault } => {
+            failure.at(file.to_string_lossy(), text, fault.span).help(format!("{example} shows every key."))
+        }
     }
 }
 

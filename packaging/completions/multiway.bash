@@ -25,6 +25,9 @@ _multiway() {
             multiway,help)
                 cmd="multiway__subcmd__help"
                 ;;
+            multiway,join)
+                cmd="multiway__subcmd__join"
+                ;;
             multiway,man)
                 cmd="multiway__subcmd__man"
                 ;;
@@ -33,6 +36,9 @@ _multiway() {
                 ;;
             multiway,reaper)
                 cmd="multiway__subcmd__reaper"
+                ;;
+            multiway,relay)
+                cmd="multiway__subcmd__relay"
                 ;;
             multiway,run)
                 cmd="multiway__subcmd__run"
@@ -52,6 +58,9 @@ _multiway() {
             multiway__subcmd__help,help)
                 cmd="multiway__subcmd__help__subcmd__help"
                 ;;
+            multiway__subcmd__help,join)
+                cmd="multiway__subcmd__help__subcmd__join"
+                ;;
             multiway__subcmd__help,man)
                 cmd="multiway__subcmd__help__subcmd__man"
                 ;;
@@ -60,6 +69,9 @@ _multiway() {
                 ;;
             multiway__subcmd__help,reaper)
                 cmd="multiway__subcmd__help__subcmd__reaper"
+                ;;
+            multiway__subcmd__help,relay)
+                cmd="multiway__subcmd__help__subcmd__relay"
                 ;;
             multiway__subcmd__help,run)
                 cmd="multiway__subcmd__help__subcmd__run"
@@ -70,6 +82,39 @@ _multiway() {
             multiway__subcmd__help,up)
                 cmd="multiway__subcmd__help__subcmd__up"
                 ;;
+            multiway__subcmd__help__subcmd__relay,invite)
+                cmd="multiway__subcmd__help__subcmd__relay__subcmd__invite"
+                ;;
+            multiway__subcmd__help__subcmd__relay,revoke)
+                cmd="multiway__subcmd__help__subcmd__relay__subcmd__revoke"
+                ;;
+            multiway__subcmd__help__subcmd__relay,users)
+                cmd="multiway__subcmd__help__subcmd__relay__subcmd__users"
+                ;;
+            multiway__subcmd__relay,help)
+                cmd="multiway__subcmd__relay__subcmd__help"
+                ;;
+            multiway__subcmd__relay,invite)
+                cmd="multiway__subcmd__relay__subcmd__invite"
+                ;;
+            multiway__subcmd__relay,revoke)
+                cmd="multiway__subcmd__relay__subcmd__revoke"
+                ;;
+            multiway__subcmd__relay,users)
+                cmd="multiway__subcmd__relay__subcmd__users"
+                ;;
+            multiway__subcmd__relay__subcmd__help,help)
+                cmd="multiway__subcmd__relay__subcmd__help__subcmd__help"
+                ;;
+            multiway__subcmd__relay__subcmd__help,invite)
+                cmd="multiway__subcmd__relay__subcmd__help__subcmd__invite"
+                ;;
+            multiway__subcmd__relay__subcmd__help,revoke)
+                cmd="multiway__subcmd__relay__subcmd__help__subcmd__revoke"
+                ;;
+            multiway__subcmd__relay__subcmd__help,users)
+                cmd="multiway__subcmd__relay__subcmd__help__subcmd__users"
+                ;;
             *)
                 ;;
         esac
@@ -77,7 +122,7 @@ _multiway() {
 
     case "${cmd}" in
         multiway)
-            opts="-h -V --help --version get up run status paths completions man reaper help"
+            opts="-h -V --help --version get up run status paths join relay completions man reaper help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -155,7 +200,7 @@ _multiway() {
             return 0
             ;;
         multiway__subcmd__help)
-            opts="get up run status paths completions man reaper help"
+            opts="get up run status paths join relay completions man reaper help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -197,6 +242,20 @@ _multiway() {
             return 0
             ;;
         multiway__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__help__subcmd__join)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -252,6 +311,62 @@ _multiway() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        multiway__subcmd__help__subcmd__relay)
+            opts="invite users revoke"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__help__subcmd__relay__subcmd__invite)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__help__subcmd__relay__subcmd__revoke)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__help__subcmd__relay__subcmd__users)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         multiway__subcmd__help__subcmd__run)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -294,6 +409,24 @@ _multiway() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        multiway__subcmd__join)
+            opts="-h --membership --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --membership)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         multiway__subcmd__man)
             opts="-h --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -329,6 +462,204 @@ _multiway() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__relay)
+            opts="-c -l -h --config --state --listen --help invite users revoke help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -l)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__relay__subcmd__help)
+            opts="invite users revoke help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__relay__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__relay__subcmd__help__subcmd__invite)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__relay__subcmd__help__subcmd__revoke)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__relay__subcmd__help__subcmd__users)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__relay__subcmd__invite)
+            opts="-q -c -h --name --expires --limit --address --quiet --config --state --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --name)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --expires)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --address)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__relay__subcmd__revoke)
+            opts="-c -h --config --state --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__relay__subcmd__users)
+            opts="-c -h --json --config --state --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
