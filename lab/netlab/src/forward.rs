@@ -14,6 +14,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
+use crate::link::{Direction, PassedPacket};
 use crate::tun::Tun;
 
 /// So many packets are read from one end before the other gets its turn.
@@ -39,6 +40,8 @@ type Packet = Vec<u8>;
 pub(crate) struct Shared {
     /// From the near end to the far end, and back.
     links: Mutex<[Link<Packet>; 2]>,
+    /// Packets as the near end sends and receives them, while somebody wants to know.
+    record: Mutex<Option<Vec<PassedPacket>>>,
     wake: EventFd,
     is_stopping: AtomicBool,
     origin: Instant,
@@ -48,7 +51,13 @@ impl Shared {
     pub(crate) fn new(links: [Link<Packet>; 2], origin: Instant) -> Result<Self> {
         let wake = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)
             .context("cannot make an eventfd")?;
-        Ok(Self { links: Mutex::new(links), wake, is_stopping: AtomicBool::new(false), origin })
+        Ok(Self {
+            links: Mutex::new(links),
+            record: Mutex::default(),
+            wake,
+            is_stopping: AtomicBool::new(false),
+            origin,
+        })
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -76,6 +85,15 @@ impl Shared {
         let now = self.now();
         links.iter_mut().for_each(|link| link.handle_timeout(now));
         [links[0].counters(), links[1].counters()]
+    }
+
+    /// What was recorded since the last call; from now on a record is kept.
+    pub(crate) fn take_record(&self) -> Vec<PassedPacket> {
+        self.record().replace(Vec::new()).unwrap_or_default()
+    }
+
+    fn record(&self) -> MutexGuard<'_, Option<Vec<PassedPacket>>> {
+        self.record.lock().expect("no thread panics while it holds the record")
     }
 
     pub(crate) fn stop(&self) {
@@ -123,7 +141,15 @@ impl Forwarder {
     fn turn(&mut self, shared: &Shared) -> Option<Duration> {
         let mut links = shared.lock();
         let mut has_more = false;
-        for (end, link) in self.ends.iter().zip(links.iter_mut()) {
+        let mut record = shared.record();
+        let mut note = |at, direction, bytes: usize| {
+            if let Some(record) = record.as_mut() {
+                record.push(PassedPacket { at, direction, bytes: bytes as u64 });
+            }
+        };
+        for (direction, (end, link)) in
+            [Direction::Up, Direction::Down].into_iter().zip(self.ends.iter().zip(links.iter_mut()))
+        {
             let mut reads = 0;
             while reads < READ_BATCH
                 && let Some(length) = end.read(&mut self.buffer)
@@ -132,18 +158,28 @@ impl Forwarder {
                 let mut packet = self.spare.pop().unwrap_or_default();
                 packet.clear();
                 packet.extend_from_slice(&self.buffer[..length]);
-                link.handle_packet(shared.now(), length as u64, packet);
+                let now = shared.now();
+                if direction == Direction::Up {
+                    note(now, direction, length);
+                }
+                link.handle_packet(now, length as u64, packet);
             }
             has_more |= reads == READ_BATCH;
         }
-        for (link, far_end) in links.iter_mut().zip(self.ends.iter().rev()) {
+        for (direction, (link, far_end)) in
+            [Direction::Up, Direction::Down].into_iter().zip(links.iter_mut().zip(self.ends.iter().rev()))
+        {
             while let Some(packet) = link.poll_deliver(shared.now()) {
+                if direction == Direction::Down {
+                    note(shared.now(), direction, packet.len());
+                }
                 far_end.write(&packet);
                 if self.spare.len() < SPARE_BUFFERS {
                     self.spare.push(packet);
                 }
             }
         }
+        drop(record);
         let has_carrier = links.iter().all(Link::has_carrier);
         let next = links.iter().filter_map(Link::poll_timeout).min();
         drop(links);

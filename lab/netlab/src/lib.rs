@@ -53,6 +53,6 @@ mod tun;
 pub use dns::{DnsAnswer, DnsQuery, DnsServer};
 pub use host::{Host, Process};
 pub use lab::{Lab, Skipped, missing, say_skipped};
-pub use link::{Direction, EmulatedLink};
+pub use link::{Direction, EmulatedLink, PassedPacket};
 pub use network::{Network, NetworkOptions, NetworkPath, Server};
 pub use nginx::{LoggedRequest, Nginx, NginxSpec};

@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use multiway_core::units::Rate;
+use multiway_core::units::{Rate, Timestamp};
 use multiway_linksim::{Capacity, Change, Counters, Link, LinkSpec, Loss, generator};
 
 use crate::forward::{self, Shared};
@@ -19,6 +19,17 @@ pub enum Direction {
     Up,
     /// From the second host to the first.
     Down,
+}
+
+/// A packet that the first host sent or received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PassedPacket {
+    /// When, on the lab's clock.
+    pub at: Timestamp,
+    /// Up when it was sent, whatever became of it; down when it was received.
+    pub direction: Direction,
+    /// Its length.
+    pub bytes: u64,
 }
 
 /// An emulated link between two hosts. It runs until it is dropped; the lab keeps one of the handles.
@@ -53,7 +64,7 @@ impl EmulatedLink {
         let near_end = near.0.run(|| Tun::open(near.1))?;
         let far_end = far.0.run(|| Tun::open(far.1))?;
         let name = format!("{}-{}", near.0.name(), near.1);
-        let start = multiway_core::units::Timestamp::from_origin(origin.elapsed());
+        let start = Timestamp::from_origin(origin.elapsed());
         let up = Link::starting_at(start, spec.up, generator(seed, &format!("{name} up")));
         let down = Link::starting_at(start, spec.down, generator(seed, &format!("{name} down")));
         let shared = Arc::new(Shared::new([up, down], origin)?);
@@ -116,6 +127,12 @@ impl EmulatedLink {
     /// While false, the link eats every packet and both interfaces report that their carrier is lost.
     pub fn set_carrier(&self, has_carrier: bool) {
         self.change_both(Change::Carrier(has_carrier));
+    }
+
+    /// The packets that the first host sent and received since the last call. The first call begins
+    /// the record and gives none.
+    pub fn take_packets(&self) -> Vec<PassedPacket> {
+        self.running.shared.take_record()
     }
 
     /// What has become of the packets sent into one direction.

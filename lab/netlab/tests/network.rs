@@ -263,6 +263,27 @@ fn packets_are_lost_at_the_configured_share() -> anyhow::Result<()> {
 }
 
 #[test]
+fn a_record_has_every_packet_that_the_device_sent_or_received() -> anyhow::Result<()> {
+    skip_without_lab!();
+    let network = Network::build(&wifi_and_lte())?;
+    let link = network.path("wwan0").link();
+    assert_eq!(link.take_packets(), []);
+    let before = [Direction::Up, Direction::Down].map(|direction| link.counters(direction));
+    curl(&network, &["--interface", "wwan0", &network.server("origin").url("100kB.bin")])?;
+    let packets = link.take_packets();
+    let recorded = |wanted| {
+        let bytes: u64 = packets.iter().filter(|one| one.direction == wanted).map(|one| one.bytes).sum();
+        bytes
+    };
+    let (up, down) = (link.counters(Direction::Up).offered, link.counters(Direction::Down).delivered);
+    assert!(recorded(Direction::Up) <= up.bytes - before[0].offered.bytes && recorded(Direction::Up) > 1000);
+    assert!(recorded(Direction::Down) <= down.bytes - before[1].delivered.bytes);
+    assert!(recorded(Direction::Down) > 100_000);
+    assert!(packets.is_sorted_by_key(|packet| packet.at));
+    Ok(())
+}
+
+#[test]
 fn an_interface_that_is_deleted_does_not_hold_the_lab_up() -> anyhow::Result<()> {
     skip_without_lab!();
     let network = Network::build(&wifi_and_lte())?;

@@ -9,10 +9,12 @@ mod method;
 mod objects;
 mod output;
 mod plan;
+mod radio;
 mod reader;
 mod report;
 mod stats;
 mod table;
+mod traffic;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,6 +45,9 @@ enum Command {
     },
     /// One download over two networks, of which one fails in the middle and comes back
     Demo(demo::Options),
+    /// A program that asks and answers like someone who speaks to a device
+    #[command(hide = true)]
+    Traffic(traffic::Options),
 }
 
 #[expect(clippy::print_stderr, reason = "a command-line program reports its failure there")]
@@ -74,6 +79,7 @@ fn run(arguments: Arguments) -> Result<()> {
             require_lab()?;
             demo::run(&binary, &options)
         }
+        Command::Traffic(options) => traffic::run(&options),
     }
 }
 

@@ -87,8 +87,10 @@ impl Bench<'_> {
         run: u32,
         path_bytes: &mut BTreeMap<String, u64>,
     ) -> Result<Transfer> {
-        let mptcp = matches!(method, Method::Mptcp | Method::ReaderMptcp);
-        let network = self.network(cell, run, mptcp)?;
+        let network = self.network(cell, run, method.is_mptcp())?;
+        if method.is_mptcp_backup() {
+            make_backup(&network, LTE)?;
+        }
         let target = Target { network: &network, bytes: cell.bytes, events: &cell.wifi_events };
         let before = received(&network);
         let transfer = match method {
@@ -98,7 +100,12 @@ impl Bench<'_> {
             }
             Method::Optimum => self.optimum(&target),
             Method::Aria2(connections) => self.aria2(&target, connections),
-            Method::Mptcp => {
+            Method::Tcp => {
+                let mut curl = target.command("curl");
+                curl.args(["-s", "-f", "-o"]).arg(target.output()).arg(target.url());
+                self.run_program(&target, curl)
+            }
+            Method::Mptcp | Method::MptcpBackup => {
                 let mut curl = target.command("mptcpize");
                 curl.args(["run", "curl"]).args(["-s", "-f", "-o"]).arg(target.output()).arg(target.url());
                 self.run_program(&target, curl)
@@ -129,7 +136,10 @@ impl Bench<'_> {
                     &Fetch { connect_to: Daemon::proxy(), target: target.url(), ..target.fetch() },
                 )
             }
-            Method::ReaderMptcp => self.reader(&target, &Fetch { mptcp: true, ..target.fetch() }),
+            Method::ReaderTcp => self.reader(&target, &target.fetch()),
+            Method::ReaderMptcp | Method::ReaderMptcpBackup => {
+                self.reader(&target, &Fetch { mptcp: true, ..target.fetch() })
+            }
         };
         for (interface, bytes) in received(&network) {
             path_bytes.insert(interface.clone(), bytes - before[&interface]);
@@ -347,6 +357,19 @@ pub(crate) fn curl_of_a_plain_user(target: &Target<'_>) -> Result<Command> {
     curl.args(["--reuid", PLAIN_USER, "--regid", "nogroup", "--clear-groups", "curl", "-s", "-f", "-o"]);
     curl.arg(output).arg(target.url());
     Ok(curl)
+}
+
+/// Makes kernel MPTCP use an interface only while others fail.
+pub(crate) fn make_backup(network: &Network, interface: &str) -> Result<()> {
+    let address = network.path(interface).device_address().to_string();
+    // `10.2.0.2 id 2 subflow dev wwan0`, one per line.
+    let endpoints = network.device().ip("mptcp endpoint show")?;
+    let id = endpoints
+        .lines()
+        .find(|line| line.split_whitespace().next() == Some(&address))
+        .and_then(|line| line.split_whitespace().skip_while(|word| *word != "id").nth(1))
+        .with_context(|| format!("there is no MPTCP endpoint {address}"))?;
+    network.device().ip(&format!("mptcp endpoint change id {id} backup")).map(drop)
 }
 
 /// Bytes of IP packets that reached the device until now, by interface.

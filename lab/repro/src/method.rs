@@ -16,8 +16,12 @@ pub(crate) enum Method {
     Optimum,
     /// aria2 with so many connections over both interfaces.
     Aria2(u8),
+    /// curl as it is, over the preferred interface.
+    Tcp,
     /// curl over kernel Multipath TCP.
     Mptcp,
+    /// The same, with the cellular subflow as a backup.
+    MptcpBackup,
     /// curl through Multiway's proxy.
     Proxy(Preference),
     /// curl under Multiway's interception, unaware.
@@ -26,8 +30,12 @@ pub(crate) enum Method {
     Get(Preference),
     /// A program that reads as fast as it can and notes when: through Multiway's proxy.
     ReaderProxy(Preference),
+    /// The same over the preferred interface.
+    ReaderTcp,
     /// The same over kernel Multipath TCP.
     ReaderMptcp,
+    /// The same, with the cellular subflow as a backup.
+    ReaderMptcpBackup,
 }
 
 /// Multiway's two preferences.
@@ -46,18 +54,34 @@ impl Preference {
     }
 }
 
+impl Method {
+    /// Whether hosts speak Multipath TCP for it.
+    pub(crate) fn is_mptcp(self) -> bool {
+        matches!(self, Self::Mptcp | Self::MptcpBackup | Self::ReaderMptcp | Self::ReaderMptcpBackup)
+    }
+
+    /// Whether its cellular subflow is a backup.
+    pub(crate) fn is_mptcp_backup(self) -> bool {
+        matches!(self, Self::MptcpBackup | Self::ReaderMptcpBackup)
+    }
+}
+
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Curl => write!(f, "curl"),
             Self::Optimum => write!(f, "optimum"),
             Self::Aria2(connections) => write!(f, "aria2-x{connections}"),
+            Self::Tcp => write!(f, "tcp"),
             Self::Mptcp => write!(f, "mptcp"),
+            Self::MptcpBackup => write!(f, "mptcp-backup"),
             Self::Proxy(preference) => write!(f, "proxy-{}", preference.name()),
             Self::Transparent(preference) => write!(f, "transparent-{}", preference.name()),
             Self::Get(preference) => write!(f, "get-{}", preference.name()),
             Self::ReaderProxy(preference) => write!(f, "reader-proxy-{}", preference.name()),
+            Self::ReaderTcp => write!(f, "reader-tcp"),
             Self::ReaderMptcp => write!(f, "reader-mptcp"),
+            Self::ReaderMptcpBackup => write!(f, "reader-mptcp-backup"),
         }
     }
 }
@@ -78,8 +102,12 @@ impl FromStr for Method {
         let method = match (kind, rest) {
             ("curl", "") => Some(Self::Curl),
             ("optimum", "") => Some(Self::Optimum),
+            ("tcp", "") => Some(Self::Tcp),
             ("mptcp", "") => Some(Self::Mptcp),
+            ("mptcp", "backup") => Some(Self::MptcpBackup),
+            ("reader", "tcp") => Some(Self::ReaderTcp),
             ("reader", "mptcp") => Some(Self::ReaderMptcp),
+            ("reader-mptcp", "backup") => Some(Self::ReaderMptcpBackup),
             ("aria2", connections) => {
                 connections.strip_prefix('x').and_then(|count| count.parse().ok()).map(Self::Aria2)
             }
@@ -91,7 +119,8 @@ impl FromStr for Method {
         };
         method.ok_or_else(|| {
             format!(
-                "`{text}` is no method; there are curl, optimum, aria2-xN, mptcp, reader-mptcp, and \
+                "`{text}` is no method; there are curl, optimum, aria2-xN, tcp, mptcp, mptcp-backup, \
+                 reader-tcp, reader-mptcp, reader-mptcp-backup, and \
                  proxy-, transparent-, get- and reader-proxy- with fast or thrifty"
             )
         })
@@ -117,12 +146,16 @@ mod tests {
             Method::Curl,
             Method::Optimum,
             Method::Aria2(8),
+            Method::Tcp,
             Method::Mptcp,
+            Method::MptcpBackup,
             Method::Proxy(Fast),
             Method::Transparent(Thrifty),
             Method::Get(Fast),
             Method::ReaderProxy(Thrifty),
+            Method::ReaderTcp,
             Method::ReaderMptcp,
+            Method::ReaderMptcpBackup,
         ] {
             assert_eq!(method.to_string().parse(), Ok(method));
         }

@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::objects::{Hasher, Sha};
 
 /// `IPPROTO_MPTCP`.
-const MPTCP: i32 = 262;
+pub(crate) const MPTCP: i32 = 262;
 
 /// How often a reader that gets nothing looks whether it is still wanted.
 const LOOK_AROUND: Duration = Duration::from_millis(50);

@@ -6,7 +6,7 @@ use std::fmt;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::stats::median;
+use crate::stats::{median, quantile};
 
 /// One bench's results.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -53,7 +53,8 @@ pub(crate) struct CellReport {
 pub(crate) struct Measurement {
     pub(crate) method: String,
     pub(crate) run: u32,
-    /// Time from the program's start to its end, or what was computed from its rate.
+    /// Time from the program's start to its end, or what was computed from its rate; where answers are
+    /// awaited, the time of the slowest one.
     pub(crate) seconds: f64,
     pub(crate) outcome: Outcome,
     /// Bytes of IP packets that reached the device, by interface.
@@ -115,6 +116,13 @@ impl CellReport {
     /// The median of something else that was measured.
     pub(crate) fn more(&self, method: &str, what: &str) -> Option<f64> {
         median(self.of(method).filter_map(|measurement| measurement.more.get(what).copied()))
+    }
+
+    /// The value of something else that was measured below which this part (0 to 1) of the runs lies.
+    pub(crate) fn quantile(&self, method: &str, what: &str, part: f64) -> Option<f64> {
+        let values: Vec<f64> =
+            self.of(method).filter_map(|measurement| measurement.more.get(what).copied()).collect();
+        quantile(&values, part)
     }
 
     /// The median part of the bytes that came over an interface.

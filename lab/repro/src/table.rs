@@ -24,6 +24,9 @@ pub(crate) fn render(report: &Report) -> String {
     let tables = match report.bench.as_str() {
         "fig10" => vec![aggregation(report)],
         "blackhole" => vec![times(report), stalls(report)],
+        "multimob" => {
+            vec![answers(report), second_path(report, "lte_bytes"), second_path(report, "lte_energy_j")]
+        }
         "overhead" | "concurrent" => vec![quantities(report)],
         _ => vec![times(report), efficiencies(report), shares(report)],
     };
@@ -237,6 +240,45 @@ fn quantities(report: &Report) -> (String, Table) {
         }
     }
     (format!("median of {}", runs(report)), table)
+}
+
+/// What someone who waits for answers sees.
+fn answers(report: &Report) -> (String, Table) {
+    let methods = all_methods(report);
+    let mut table = new_table(header("cell", &methods));
+    for cell in &report.cells {
+        let mut row = vec![cell.name.clone()];
+        row.extend(methods.iter().map(|method| {
+            let quartile = |part| show(cell.quantile(method, "largest_answer_ms", part).map(round));
+            let mark = match cell.time(method) {
+                None => return "-".to_owned(),
+                Some(time) if time.quality == Quality::AtLeast => ">",
+                Some(_) => "",
+            };
+            format!("{mark}{} [{} {}]", quartile(0.5), quartile(0.25), quartile(0.75))
+        }));
+        table.add_row(row);
+    }
+    (format!("slowest answer of a run in ms, median [quartiles] of {}", runs(report)), table)
+}
+
+/// What was done on the path that costs money.
+fn second_path(report: &Report, what: &str) -> (String, Table) {
+    let methods = all_methods(report);
+    let mut table = new_table(header("cell", &methods));
+    for cell in &report.cells {
+        let mut row = vec![cell.name.clone()];
+        row.extend(methods.iter().map(|method| {
+            let quartile = |part| show(cell.quantile(method, what, part).map(round));
+            format!("{} [{} {}]", quartile(0.5), quartile(0.25), quartile(0.75))
+        }));
+        table.add_row(row);
+    }
+    let heading = match what {
+        "lte_bytes" => "bytes of packets sent and received over LTE, median [quartiles]",
+        _ => "energy of the LTE radio in J, modelled (Huang et al. 2012), median [quartiles]",
+    };
+    (heading.to_owned(), table)
 }
 
 /// Three digits that matter.

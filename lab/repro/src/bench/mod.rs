@@ -1,6 +1,7 @@
 //! The benches.
 
 mod concurrent;
+mod multimob;
 mod overhead;
 mod sweep;
 
@@ -32,6 +33,8 @@ pub(crate) enum Name {
     Overhead,
     /// A thousand downloads through one daemon
     Concurrent,
+    /// MultiMob's interactive traffic over a preferred path that begins to lose packets
+    Multimob,
 }
 
 #[derive(Debug, Args)]
@@ -72,6 +75,7 @@ impl Name {
             Self::Blackhole => "blackhole",
             Self::Overhead => "overhead",
             Self::Concurrent => "concurrent",
+            Self::Multimob => "multimob",
         }
     }
 }
@@ -81,6 +85,7 @@ pub(crate) fn run(binary: &Path, options: &Options) -> Result<()> {
     let report: Option<Report> = match options.bench {
         Name::Overhead => overhead::run(binary, options)?,
         Name::Concurrent => concurrent::run(binary, options)?,
+        Name::Multimob => multimob::run(binary, options)?,
         name => sweep::run(binary, name.text(), options)?,
     };
     let Some(report) = report else { return Ok(()) };

@@ -53,7 +53,10 @@ pub(crate) fn run(binary: &Path, name: &str, options: &Options) -> Result<Option
         single_path_limit: Duration::from_secs(plan.single_path_limit_s),
         limit: Duration::from_secs(plan.limit_s),
     };
-    let measured = all_rounds(&bench, &cells, methods, runs, options.jobs);
+    let names: Vec<&str> = cells.iter().map(|cell| cell.name.as_str()).collect();
+    let measured = all_rounds(&names, methods, runs, options.jobs, &|cell, method, run| {
+        bench.measure(&cells[cell], method, run)
+    });
     let cells = cells
         .into_iter()
         .zip(measured)
@@ -70,12 +73,12 @@ pub(crate) fn run(binary: &Path, name: &str, options: &Options) -> Result<Option
 /// Every method once in each cell, then all of it again, so that a machine that is busy for a while
 /// spoils a run of everything and not everything of one cell.
 #[expect(clippy::print_stderr, reason = "progress goes beside the results")]
-fn all_rounds(
-    bench: &Bench<'_>,
-    cells: &[Cell],
+pub(super) fn all_rounds(
+    cells: &[&str],
     methods: &[Method],
     runs: u32,
     jobs: u32,
+    measure: &(dyn Fn(usize, Method, u32) -> Vec<Measurement> + Sync),
 ) -> Vec<Vec<Measurement>> {
     let rounds: Mutex<VecDeque<(u32, usize)>> =
         Mutex::new((1..=runs).flat_map(|run| (0..cells.len()).map(move |cell| (run, cell))).collect());
@@ -86,18 +89,17 @@ fn all_rounds(
         for _ in 0..jobs {
             scope.spawn(|| {
                 while let Some((run, index)) = next(&rounds) {
-                    let cell = &cells[index];
                     let mut order = methods.to_vec();
                     shuffle(&mut order, ORDER_SEED ^ (u64::from(run) << 32) ^ index as u64);
                     let measured: Vec<Measurement> =
-                        order.iter().flat_map(|&method| bench.measure(cell, method, run)).collect();
+                        order.iter().flat_map(|&method| measure(index, method, run)).collect();
                     let line: Vec<String> = measured.iter().map(in_short).collect();
                     let left = rounds.lock().expect("workers do not panic").len();
                     eprintln!(
                         "[{:>5.0} s, {}/{total}] {}: {}",
                         start.elapsed().as_secs_f64(),
                         total - left,
-                        cell.name,
+                        cells[index],
                         line.join(", ")
                     );
                     results.lock().expect("workers do not panic")[index].extend(measured);
