@@ -10,6 +10,7 @@ use multiway_api::{PathState, Status};
 use multiway_netlab::{Host, Process};
 
 use crate::method::Preference;
+use crate::relay::BondSpec;
 
 /// Where it offers its proxy.
 pub(crate) const PROXY: &str = "127.0.0.1:7070";
@@ -19,6 +20,9 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Time between two looks at it while it starts.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// What it writes when its relay has accepted it.
+const RELAY_REACHED: &str = "the relay is reached";
 
 /// Linux counts CPU time for users in hundredths of a second on every architecture (`USER_HZ`).
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -35,6 +39,8 @@ pub(crate) struct DaemonSpec<'a> {
     pub(crate) intercept_user: Option<&'a str>,
     /// How many paths it must have found before it is used.
     pub(crate) paths: usize,
+    /// The relay it uses, if it uses one.
+    pub(crate) bond: Option<BondSpec<'a>>,
 }
 
 /// A running daemon; ended when dropped.
@@ -51,10 +57,13 @@ impl Daemon {
     pub(crate) fn start(host: &Host, spec: &DaemonSpec<'_>) -> Result<Self> {
         let [control, log, history, config] = ["control.sock", "daemon.log", "history.db", "multiway.toml"]
             .map(|name| spec.directory.join(name));
-        let text = format!(
+        let mut text = format!(
             "listen = {PROXY:?}\npreference = {:?}\nhistory = {history:?}\n[control]\nsocket = {control:?}\n",
             spec.preference.name()
         );
+        if let Some(bond) = &spec.bond {
+            text.push_str(&bond.join(host, spec.binary, spec.directory)?);
+        }
         std::fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         let log_file =
             std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
@@ -72,11 +81,11 @@ impl Daemon {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log_file);
         let process = host.start(command)?;
         let mut daemon = Self { process, host: host.clone(), binary: spec.binary.to_owned(), control, log };
-        daemon.wait_until_ready(spec.paths)?;
+        daemon.wait_until_ready(spec.paths, spec.bond.is_some())?;
         Ok(daemon)
     }
 
-    fn wait_until_ready(&mut self, paths: usize) -> Result<()> {
+    fn wait_until_ready(&mut self, paths: usize, bonds: bool) -> Result<()> {
         let deadline = Instant::now() + START_PATIENCE;
         loop {
             if let Some(status) = self.process.child().try_wait()? {
@@ -85,6 +94,7 @@ impl Daemon {
             let ready = self.status().is_ok_and(|status| {
                 status.paths.iter().filter(|path| path.state == PathState::Up).count() >= paths
                     && !status.listeners.is_empty()
+                    && (!bonds || self.log().contains(RELAY_REACHED))
             });
             if ready {
                 return Ok(());

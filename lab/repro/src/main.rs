@@ -11,6 +11,7 @@ mod output;
 mod plan;
 mod radio;
 mod reader;
+mod relay;
 mod report;
 mod stats;
 mod table;

@@ -10,10 +10,11 @@ use multiway_linksim::{Change, Scenario};
 use multiway_netlab::{Direction, Network, NetworkOptions};
 
 use crate::daemon::{Daemon, DaemonSpec, PROXY};
-use crate::method::{Method, Preference};
+use crate::method::{BondMode, Detector, Method, Preference};
 use crate::objects::Objects;
 use crate::plan::{Cell, LTE, WIFI};
 use crate::reader::{self, Fetch, Seen};
+use crate::relay::Relay;
 use crate::report::{Measurement, Outcome};
 
 /// Whose connections are intercepted: someone without any right.
@@ -140,6 +141,8 @@ impl Bench<'_> {
             Method::ReaderMptcp | Method::ReaderMptcpBackup => {
                 self.reader(&target, &Fetch { mptcp: true, ..target.fetch() })
             }
+            Method::Handover(detector) => self.relayed(&target, BondMode::Handover, detector),
+            Method::Aggregate => self.relayed(&target, BondMode::Aggregate, Detector::Improved),
         };
         for (interface, bytes) in received(&network) {
             path_bytes.insert(interface.clone(), bytes - before[&interface]);
@@ -159,8 +162,32 @@ impl Bench<'_> {
             preference,
             intercept_user: user,
             paths: target.network.paths().len(),
+            bond: None,
         };
         Daemon::start(target.network.device(), &spec)
+    }
+
+    /// curl through the daemon's tunnel, which the relay ends beside the server.
+    fn relayed(&self, target: &Target<'_>, mode: BondMode, detector: Detector) -> Result<Transfer> {
+        let network = target.network;
+        let server = network.server("origin");
+        let address = server.public_address();
+        let directory = network.lab().directory();
+        let relay = Relay::start(server.host(), self.binary, directory, address.into())?;
+        let spec = DaemonSpec {
+            binary: self.binary,
+            directory,
+            preference: Preference::Fast,
+            intercept_user: None,
+            paths: network.paths().len(),
+            bond: Some(relay.bond(mode, detector)),
+        };
+        let _daemon = Daemon::start(network.device(), &spec)?;
+        let mut curl = target.command("curl");
+        curl.args(["-s", "-f", "--proxytunnel", "-x", &format!("http://{PROXY}"), "-o"]);
+        // What has a private address goes past the relay.
+        curl.arg(target.output()).arg(format!("http://{address}/object.bin"));
+        self.run_program(target, curl)
     }
 
     fn curl_alone(&self, target: &Target<'_>, interface: &str) -> Result<Transfer> {

@@ -36,6 +36,45 @@ pub(crate) enum Method {
     ReaderMptcp,
     /// The same, with the cellular subflow as a backup.
     ReaderMptcpBackup,
+    /// Through Multiway and its relay, from one path to the other while it fails.
+    Handover(Detector),
+    /// Through Multiway and its relay, over both paths.
+    Aggregate,
+}
+
+/// How Multiway notices a path that fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Detector {
+    /// As MultiMob's paper has it.
+    Paper,
+    Improved,
+}
+
+impl Detector {
+    /// Its name in the daemon's configuration.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Paper => "multimob",
+            Self::Improved => "improved",
+        }
+    }
+}
+
+/// How Multiway uses its paths to the relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BondMode {
+    Handover,
+    Aggregate,
+}
+
+impl BondMode {
+    /// Its name in the daemon's configuration.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Handover => "handover",
+            Self::Aggregate => "aggregate",
+        }
+    }
 }
 
 /// Multiway's two preferences.
@@ -60,6 +99,15 @@ impl Method {
         matches!(self, Self::Mptcp | Self::MptcpBackup | Self::ReaderMptcp | Self::ReaderMptcpBackup)
     }
 
+    /// How it uses a relay, if it does.
+    pub(crate) fn bond(self) -> Option<(BondMode, Detector)> {
+        match self {
+            Self::Handover(detector) => Some((BondMode::Handover, detector)),
+            Self::Aggregate => Some((BondMode::Aggregate, Detector::Improved)),
+            _ => None,
+        }
+    }
+
     /// Whether its cellular subflow is a backup.
     pub(crate) fn is_mptcp_backup(self) -> bool {
         matches!(self, Self::MptcpBackup | Self::ReaderMptcpBackup)
@@ -82,6 +130,9 @@ impl fmt::Display for Method {
             Self::ReaderTcp => write!(f, "reader-tcp"),
             Self::ReaderMptcp => write!(f, "reader-mptcp"),
             Self::ReaderMptcpBackup => write!(f, "reader-mptcp-backup"),
+            Self::Handover(Detector::Improved) => write!(f, "multiway"),
+            Self::Handover(Detector::Paper) => write!(f, "multiway-paper"),
+            Self::Aggregate => write!(f, "multiway-aggregate"),
         }
     }
 }
@@ -108,6 +159,9 @@ impl FromStr for Method {
             ("reader", "tcp") => Some(Self::ReaderTcp),
             ("reader", "mptcp") => Some(Self::ReaderMptcp),
             ("reader-mptcp", "backup") => Some(Self::ReaderMptcpBackup),
+            ("multiway", "") => Some(Self::Handover(Detector::Improved)),
+            ("multiway", "paper") => Some(Self::Handover(Detector::Paper)),
+            ("multiway", "aggregate") => Some(Self::Aggregate),
             ("aria2", connections) => {
                 connections.strip_prefix('x').and_then(|count| count.parse().ok()).map(Self::Aria2)
             }
@@ -120,7 +174,8 @@ impl FromStr for Method {
         method.ok_or_else(|| {
             format!(
                 "`{text}` is no method; there are curl, optimum, aria2-xN, tcp, mptcp, mptcp-backup, \
-                 reader-tcp, reader-mptcp, reader-mptcp-backup, and \
+                 reader-tcp, reader-mptcp, reader-mptcp-backup, multiway, multiway-paper, \
+                 multiway-aggregate, and \
                  proxy-, transparent-, get- and reader-proxy- with fast or thrifty"
             )
         })

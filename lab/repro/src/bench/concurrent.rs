@@ -115,6 +115,7 @@ fn measure(binary: &Path, objects: &Objects, method: &str, flows: usize, run: u3
         preference: Preference::Fast,
         intercept_user: None,
         paths: network.paths().len(),
+        bond: None,
     };
     let mut daemon = by_proxy.then(|| Daemon::start(network.device(), &spec)).transpose()?;
     let connect_to = if by_proxy { Daemon::proxy() } else { (server.address(), 80).into() };

@@ -14,10 +14,11 @@ use crate::report::{self, Report};
 use crate::{output, table};
 
 /// The plans that come with the program.
-pub(crate) const PLANS: [(&str, &str); 3] = [
+pub(crate) const PLANS: [(&str, &str); 4] = [
     ("grid", include_str!("../../scenarios/grid.toml")),
     ("fig10", include_str!("../../scenarios/fig10.toml")),
     ("blackhole", include_str!("../../scenarios/blackhole.toml")),
+    ("relay-grid", include_str!("../../scenarios/relay-grid.toml")),
 ];
 
 /// What can be measured.
@@ -35,6 +36,8 @@ pub(crate) enum Name {
     Concurrent,
     /// MultiMob's interactive traffic over a preferred path that begins to lose packets
     Multimob,
+    /// Downloads through a relay, beside kernel MPTCP
+    RelayGrid,
 }
 
 #[derive(Debug, Args)]
@@ -76,6 +79,7 @@ impl Name {
             Self::Overhead => "overhead",
             Self::Concurrent => "concurrent",
             Self::Multimob => "multimob",
+            Self::RelayGrid => "relay-grid",
         }
     }
 }

@@ -14,11 +14,13 @@ use multiway_linksim::{Change, LinkSpec, Loss, Scenario, ServerSpec, mbit};
 use multiway_netlab::{Direction, Network, NetworkOptions, PassedPacket};
 
 use super::{Options, sweep};
+use crate::daemon::{Daemon, DaemonSpec, PROXY};
 use crate::measure::{make_backup, received};
-use crate::method::Method;
+use crate::method::{Detector, Method, Preference};
 use crate::output;
 use crate::plan::{LTE, WIFI};
 use crate::radio::{RadioModel, RadioPacket};
+use crate::relay::Relay;
 use crate::report::{CellReport, Machine, Measurement, Outcome, Report};
 use crate::traffic::{Answers, Line, PAUSE};
 
@@ -35,7 +37,13 @@ const QUICK_LOSSES: [u32; 3] = [0, 20, 100];
 const RUNS: u32 = 25;
 const QUICK_RUNS: u32 = 3;
 
-const METHODS: [Method; 3] = [Method::Tcp, Method::Mptcp, Method::MptcpBackup];
+const METHODS: [Method; 5] = [
+    Method::Tcp,
+    Method::Mptcp,
+    Method::MptcpBackup,
+    Method::Handover(Detector::Paper),
+    Method::Handover(Detector::Improved),
+];
 
 /// Where the server that answers listens.
 const PORT: u16 = 7000;
@@ -45,6 +53,9 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The last answers are awaited for so long.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What the kernel still says when IPv6 ends has passed the links after so long.
+const SETTLING: Duration = Duration::from_millis(200);
 
 /// Connections are being closed for so long after their program has ended.
 const CLOSING: Duration = Duration::from_millis(200);
@@ -74,7 +85,7 @@ pub(super) fn run(binary: &Path, options: &Options) -> Result<Option<Report>> {
     let machine = Machine::this(super::version(binary)?);
     let names: Vec<&str> = cells.iter().map(|(_, name)| name.as_str()).collect();
     let measured = sweep::all_rounds(&names, methods, runs, options.jobs, &|cell, method, run| {
-        let measurement = measure(cells[cell].0, method, run).unwrap_or_else(|error| Measurement {
+        let measurement = measure(binary, cells[cell].0, method, run).unwrap_or_else(|error| Measurement {
             method: method.to_string(),
             run,
             seconds: 0.0,
@@ -107,7 +118,7 @@ fn link(rtt: Duration) -> LinkSpec {
     LinkSpec::symmetric(RATE, rtt).with_queue(RATE.bytes_in(rtt))
 }
 
-fn measure(percent: u32, method: Method, run: u32) -> Result<Measurement> {
+fn measure(binary: &Path, percent: u32, method: Method, run: u32) -> Result<Measurement> {
     let scenario = Scenario::new("someone speaks")
         .seed(run.into())
         .path(WIFI, PathKind::Wifi, link(WIFI_RTT))
@@ -118,24 +129,48 @@ fn measure(percent: u32, method: Method, run: u32) -> Result<Measurement> {
     if method.is_mptcp_backup() {
         make_backup(&network, LTE)?;
     }
-    // Everything here speaks IPv4, and the kernel reports memberships in IPv6 groups of its own accord.
-    network.device().sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
+    // Everything here speaks IPv4, and the kernel reports memberships in IPv6 groups of its own accord: on
+    // both ends of the link, also when they end.
     let lte = network.path(LTE).link().clone();
+    for host in [network.device(), network.path(LTE).gateway()] {
+        host.sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
+    }
+    std::thread::sleep(SETTLING);
     lte.take_packets();
     let before = received(&network);
 
     let server = network.server("origin");
-    let address = SocketAddr::from((server.address(), PORT));
+    // What has a private address goes past the relay.
+    let address = SocketAddr::from((server.public_address(), PORT));
     let program = std::env::current_exe().context("this program cannot find itself")?;
     let mut serve = server.host().command(&program);
     serve.args(["traffic", "serve", &address.to_string()]).args(mptcp.then_some("--mptcp"));
     let _server = server.host().start(serve)?;
     server.host().wait_for_port(address, START_PATIENCE)?;
 
+    let directory = network.lab().directory();
+    let relay = match method.bond() {
+        Some(_) => Some(Relay::start(server.host(), binary, directory, address.ip())?),
+        None => None,
+    };
+    let bond = relay.as_ref().zip(method.bond()).map(|(relay, (mode, detector))| relay.bond(mode, detector));
+    let spec = DaemonSpec {
+        binary,
+        directory,
+        preference: Preference::Thrifty,
+        intercept_user: None,
+        paths: network.paths().len(),
+        bond,
+    };
+    let daemon = bond.is_some().then(|| Daemon::start(network.device(), &spec)).transpose()?;
+
     let mut ask = network.device().command(&program);
     ask.args(["traffic", "ask", &address.to_string(), "--seed", &run.to_string()])
         .args(["--patience", &ANSWER_PATIENCE.as_secs().to_string()])
         .args(mptcp.then_some("--mptcp"));
+    if daemon.is_some() {
+        ask.args(["--proxy", PROXY]);
+    }
     let loss = Loss::bernoulli(f64::from(percent) / 100.0)?;
     let answers = answers(ask, &|| {
         network.path(WIFI).link().change_both_after(PAUSE / 2, Change::Loss(loss));
@@ -177,7 +212,7 @@ fn measurement(
     let mut more = BTreeMap::from([
         ("largest_answer_ms".to_owned(), largest),
         ("missing_answers".to_owned(), answers.missing.into()),
-        ("lte_bytes".to_owned(), lte.iter().map(|packet| packet.bytes as f64).sum()),
+        ("lte_bytes".to_owned(), lte.iter().map(|packet| packet.bytes).sum::<u64>() as f64),
         ("lte_packets".to_owned(), lte.len() as f64),
         ("lte_energy_j".to_owned(), energy.total_mj() / 1e3),
         ("lte_promotions".to_owned(), energy.promotions.into()),

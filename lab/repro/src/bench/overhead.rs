@@ -106,6 +106,7 @@ fn measure(wire: &Wire, binary: &Path, method: &str, run: u32, bytes: u64) -> Re
         preference: Preference::Fast,
         intercept_user,
         paths: 1,
+        bond: None,
     };
     let mut daemon = match method {
         "proxy" | "transparent" | "tunnel" => Some(Daemon::start(&wire.device, &spec)?),
