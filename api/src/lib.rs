@@ -5,12 +5,17 @@
 //! plain numbers with the unit in the name, so that a reader in any language needs no more than
 //! the JSON.
 
+pub mod bond;
 pub mod event;
 pub mod get;
 mod openapi;
 pub mod run;
 pub mod status;
 
+pub use bond::{
+    HandoverStatus, RelayStatus, Scheduler, SessionStatus, StreamPath, StreamStatus, SubflowPriority,
+    SubflowState, SubflowStatus,
+};
 pub use event::{Event, EventDetail};
 pub use get::{Fallback, GetPath, GetSummary, Verification};
 pub use openapi::{OPERATIONS, openapi_json};

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::Event;
+use crate::{Event, RelayStatus};
 
 /// Everything the daemon tells of itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -19,6 +19,9 @@ pub struct Status {
     pub paths: Vec<PathStatus>,
     /// Flows in progress, oldest first.
     pub flows: Vec<FlowStatus>,
+    /// Relays that this device joined, and what goes through them.
+    #[serde(default)]
+    pub relays: Vec<RelayStatus>,
     /// Where the daemon accepts connections and queries.
     pub listeners: Vec<Listener>,
     /// Whose connections are intercepted.

@@ -1,5 +1,7 @@
 //! Tables of what the daemon tells.
 
+mod bond;
+
 use comfy_table::{ContentArrangement, Table, presets};
 use multiway_api::{FlowStatus, Interception, PathStatus, Status};
 
@@ -22,6 +24,10 @@ pub(crate) fn status(status: &Status) -> String {
     text.push_str(&paths(&status.paths));
     text.push_str("\nFLOWS\n");
     text.push_str(&flows(&status.flows));
+    if !status.relays.is_empty() {
+        text.push_str("\nBOND\n");
+        status.relays.iter().for_each(|status| text.push_str(&bond::relay(status)));
+    }
     let latest = &status.events[status.events.len().saturating_sub(EVENTS_SHOWN)..];
     if !latest.is_empty() {
         text.push_str("\nEVENTS\n");
@@ -198,6 +204,7 @@ mod tests {
                 bytes: 5_000,
                 shares: vec![PathShare { interface: "wwan0".into(), bytes: 5_000, share: 1.0 }],
             }],
+            relays: vec![],
             listeners: vec![],
             interception: Interception {
                 active: false,

@@ -274,6 +274,7 @@ impl Backend for Shared {
                 .map(|path| path_status(&path.info, path.is_permitted, path.estimate, path.bytes_today))
                 .collect(),
             flows: self.context.flows.running().iter().map(|flow| flow.status(interface_of)).collect(),
+            relays: self.context.bond.status(interface_of),
             listeners: self.listeners.clone(),
             interception: self.interception.status(),
             events: self.context.journal.latest(),

@@ -92,6 +92,8 @@ pub(super) struct Subflow {
     pub(super) acks: BTreeSet<StreamId>,
     /// When they go without one.
     pub(super) ack_deadline: Option<Timestamp>,
+    /// That time has come, and the socket took nothing yet.
+    pub(super) is_ack_due: bool,
     /// Whether it took nothing when it was asked last: its socket has room.
     pub(super) is_hungry: bool,
     /// Bytes of streams that it carries and that are not acknowledged.
@@ -139,6 +141,7 @@ impl Subflow {
             over: BTreeSet::new(),
             acks: BTreeSet::new(),
             ack_deadline: None,
+            is_ack_due: false,
             is_hungry: false,
             in_flight: 0,
             ledger: Ledger::default(),
@@ -201,6 +204,21 @@ impl Subflow {
         let acked = self.ledger.acked;
         while self.ledger.entries.front().is_some_and(|(end, _)| *end <= acked) {
             self.ledger.entries.pop_front();
+        }
+    }
+
+    /// No acknowledgment waits any more.
+    pub(super) fn clear_ack_timer(&mut self) {
+        self.ack_deadline = None;
+        self.is_ack_due = false;
+    }
+
+    /// Acknowledgments have waited long enough: they go as soon as the socket takes something, and
+    /// no timer is needed for that.
+    pub(super) fn handle_ack_timeout(&mut self, now: Timestamp) {
+        if self.ack_deadline.is_some_and(|at| at <= now) {
+            self.ack_deadline = None;
+            self.is_ack_due = true;
         }
     }
 

@@ -1,9 +1,10 @@
 //! The device's place with its relay: one session at a time for all flows, begun anew when it is lost.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use multiway_api::EventDetail;
+use multiway_api::{EventDetail, HandoverStatus, RelayStatus};
 use multiway_core::bond::wire::{Destination as WireDestination, Host};
 use multiway_core::bond::{Policy, Refusal, SessionConfig, StreamClass};
 use multiway_core::flow::names::HostName;
@@ -18,7 +19,7 @@ use super::invite::Invite;
 use super::session::{DeviceSession, Parting};
 use super::shared::SharedSession;
 use super::stream::BondStream;
-use super::tls;
+use super::{status, tls};
 use crate::config::BondConfig;
 use crate::dns::Resolver;
 use crate::journal::Journal;
@@ -37,6 +38,9 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(300);
 
 /// A session that lasted so long was a good one: the next pause is the first again.
 const GOOD_SESSION: Duration = Duration::from_secs(60);
+
+/// Handovers kept to be shown.
+const HANDOVERS: usize = 20;
 
 /// What all sessions with the relay share; clones are the same.
 #[derive(Debug, Clone)]
@@ -63,6 +67,10 @@ struct Place {
     current: Option<SharedSession>,
     /// Why there is none.
     reason: String,
+    /// Every session that is not over, and when it began.
+    sessions: Vec<(SharedSession, Instant)>,
+    /// The latest, oldest first.
+    handovers: VecDeque<HandoverStatus>,
 }
 
 /// Traffic that moved from one path to another.
@@ -100,7 +108,12 @@ impl Bond {
         journal: Journal,
     ) -> Result<Self, rustls::Error> {
         let tls = tls::device(invite.pin)?;
-        let place = Place { current: None, reason: "no connection yet".to_owned() };
+        let place = Place {
+            current: None,
+            reason: "no connection yet".to_owned(),
+            sessions: Vec::new(),
+            handovers: VecDeque::new(),
+        };
         let inner = Inner {
             invite,
             config,
@@ -166,6 +179,29 @@ impl Bond {
         Ok(current.open(destination, StreamClass::Auto)?)
     }
 
+    /// What goes through the relay; `interface_of` names a path.
+    pub(crate) fn status(&self, interface_of: impl Fn(PathId) -> String) -> RelayStatus {
+        let invite = self.invite();
+        let (sessions, mut relay) = {
+            let place = self.inner.place();
+            let is_reachable = place.current.is_some();
+            let relay = RelayStatus {
+                address: invite.address.to_string(),
+                user: invite.token.token().name.clone(),
+                reachable: is_reachable,
+                reason: (!is_reachable).then(|| place.reason.clone()),
+                sessions: Vec::new(),
+                handovers: place.handovers.iter().cloned().collect(),
+            };
+            (place.sessions.clone(), relay)
+        };
+        let status = |(shared, begun): &(SharedSession, Instant)| {
+            shared.look(|session| status::session(session, begun.elapsed(), &interface_of))
+        };
+        relay.sessions = sessions.iter().map(status).collect();
+        relay
+    }
+
     /// The relay and the membership.
     pub(crate) fn invite(&self) -> &Invite {
         &self.inner.invite
@@ -173,6 +209,11 @@ impl Bond {
 }
 
 impl Inner {
+    /// A session begins.
+    pub(super) fn enter(&self, session: &SharedSession) {
+        self.place().sessions.push((session.clone(), Instant::now()));
+    }
+
     /// New flows go through this session from now on.
     pub(super) fn take_place(&self, session: &SharedSession) {
         let mut place = self.place();
@@ -185,6 +226,7 @@ impl Inner {
     /// A session is over.
     pub(super) fn hide(&self, session: &SharedSession) {
         let mut place = self.place();
+        place.sessions.retain(|(kept, _)| !kept.is(session));
         if place.current.as_ref().is_some_and(|current| current.is(session)) {
             place.current = None;
         }
@@ -214,11 +256,18 @@ impl Inner {
     /// Traffic moved.
     pub(super) fn record(&self, handover: Handover) {
         let name = |path| self.paths.get(path).map_or_else(|| path.to_string(), |info| info.interface);
-        self.journal.record(EventDetail::HandedOver {
-            from: name(handover.from),
-            to: name(handover.to),
-            gap_ms: u64::try_from(handover.gap.as_millis()).unwrap_or(u64::MAX),
-        });
+        let (from, to) = (name(handover.from), name(handover.to));
+        let gap_ms = u64::try_from(handover.gap.as_millis()).unwrap_or(u64::MAX);
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let unix_ms = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
+        {
+            let mut place = self.place();
+            if place.handovers.len() == HANDOVERS {
+                place.handovers.pop_front();
+            }
+            place.handovers.push_back(HandoverStatus { unix_ms, from: from.clone(), to: to.clone(), gap_ms });
+        }
+        self.journal.record(EventDetail::HandedOver { from, to, gap_ms });
     }
 
     fn place(&self) -> MutexGuard<'_, Place> {

@@ -8,6 +8,7 @@ pub mod membership;
 mod session;
 pub(crate) mod shared;
 mod slot;
+mod status;
 pub(crate) mod stream;
 pub(crate) mod subflow;
 pub(crate) mod tls;

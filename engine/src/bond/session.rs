@@ -69,6 +69,7 @@ impl DeviceSession {
     pub(super) fn begin(inner: Arc<Inner>) -> Self {
         let session = Session::new(Role::Device, session_config(&inner.config), now());
         let (shared, signals) = SharedSession::new(session);
+        inner.enter(&shared);
         Self {
             inner,
             key: SessionKey(rand::random()),

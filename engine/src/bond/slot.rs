@@ -4,17 +4,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use multiway_api::RelayStatus;
+use multiway_core::paths::PathId;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::device::{Bond, NotBonded};
+use super::device::Bond;
 use super::membership;
-use super::stream::BondStream;
 use crate::config::BondConfig;
 use crate::dns::Resolver;
 use crate::journal::Journal;
 use crate::paths::PathTable;
-use crate::proxy::tunnel::Destination;
 
 /// How often it is looked whether another relay was joined.
 const LOOK: Duration = Duration::from_secs(1);
@@ -31,9 +31,9 @@ impl BondSlot {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Opens a stream for a flow; `None` without a relay.
-    pub(crate) fn open(&self, destination: &Destination) -> Option<Result<BondStream, NotBonded>> {
-        Some(self.current()?.open(destination))
+    /// What goes through the relay, if one was joined; `interface_of` names a path.
+    pub(crate) fn status(&self, interface_of: impl Fn(PathId) -> String) -> Vec<RelayStatus> {
+        self.current().into_iter().map(|bond| bond.status(&interface_of)).collect()
     }
 
     /// Follows the file in which `multiway join` keeps its invite, until dropped.

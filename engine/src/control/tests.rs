@@ -23,6 +23,7 @@ impl Backend for Fake {
             uptime_seconds: 1,
             paths: vec![],
             flows: vec![],
+            relays: vec![],
             listeners: vec![],
             interception: Interception {
                 active: false,

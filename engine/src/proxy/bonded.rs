@@ -20,14 +20,15 @@ pub(super) async fn open(
     first: &[u8],
     flow: &FlowHandle,
 ) -> Option<BondStream> {
-    let stream = match context.bond.open(destination)? {
+    let bond = context.bond.current()?;
+    let stream = match bond.open(destination) {
         Ok(stream) => stream,
         Err(error) => {
             tracing::debug!(%destination, %error, "a flow is not bonded");
             return None;
         }
     };
-    flow.set_treatment(Treatment::Bond, "through the relay, over whichever network works");
+    flow.set_treatment(Treatment::Bond, format!("carried by the relay {}", bond.invite().address));
     // It travels with the stream's beginning, so that the relay's answer is the destination's.
     let sent = stream.send(bytes::Bytes::copy_from_slice(first)).await;
     let opened = match sent {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{ACK_DELAY, ACK_EVERY, Session, Stream};
+use super::{ACK_DELAY, ACK_EVERY, Carried, Session, Stream};
 use crate::bond::action::{Event, Violation};
 use crate::bond::config::{Role, StreamClass};
 use crate::bond::scheduler::SchedulerKind;
@@ -210,6 +210,8 @@ impl Session {
     fn handle_data(&mut self, slot: usize, data: Data, now: Timestamp) -> Result<(), Violation> {
         let Data { stream: id, dsn, mark, bytes } = data;
         let rtt = self.longest_rtt();
+        let path = self.subflow(slot).map(|subflow| subflow.path);
+        let length = bytes.len() as u64;
         self.confirm(id, slot, now);
         let Some(stream) = self.streams.get_mut(&id) else {
             return self.handle_late(slot, id);
@@ -225,6 +227,9 @@ impl Session {
         self.flow.handle_received(arrival.beyond)?;
         if arrival.is_new {
             stream.arrived_on = Some(slot);
+            if let Some(path) = path {
+                Carried::add(&mut stream.carried, path, 0, length);
+            }
         }
         stream.unacked += arrival.in_order;
         let is_urgent = stream.unacked >= ACK_EVERY
@@ -258,7 +263,7 @@ impl Session {
         };
         if let Some(subflow) = self.subflow_mut(to) {
             subflow.acks.insert(id);
-            if subflow.ack_deadline.is_none() {
+            if subflow.ack_deadline.is_none() && !subflow.is_ack_due {
                 subflow.ack_deadline = Some(now + ACK_DELAY);
             }
         }

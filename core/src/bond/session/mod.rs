@@ -33,7 +33,7 @@ use super::wire::{Destination, OpenResult, Standing, StreamId};
 use crate::paths::PathId;
 use crate::units::Timestamp;
 
-pub use status::{PathObservation, SubflowStatus};
+pub use status::{Carried, PathObservation, StreamStatus, SubflowStatus};
 
 /// An acknowledgment waits so long for data to go along with.
 const ACK_DELAY: Duration = Duration::from_millis(25);
@@ -116,6 +116,7 @@ struct Stream {
     /// The subflow on which more is expected.
     expecting_on: Option<usize>,
     is_end_read: bool,
+    carried: Vec<Carried>,
 }
 
 impl Stream {
@@ -152,6 +153,7 @@ impl Stream {
             waiting_since: None,
             expecting_on: None,
             is_end_read: false,
+            carried: Vec::new(),
         }
     }
 
@@ -235,6 +237,9 @@ impl Session {
     pub fn handle_timeout(&mut self, now: Timestamp) {
         if self.patience.is_some_and(|at| at <= now) {
             self.patience = None;
+        }
+        for subflow in self.slots.iter_mut().flatten() {
+            subflow.handle_ack_timeout(now);
         }
         if self.recovery_at.is_some_and(|at| at <= now) {
             self.recover(now);

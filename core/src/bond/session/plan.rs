@@ -155,6 +155,14 @@ impl Plan {
         self.active
     }
 
+    pub(super) fn opening(&self) -> Vec<(SubflowId, PathId)> {
+        let of = |entry: &Entry| {
+            let path = entry.offer.path;
+            entry.opening.keys().map(|id| (*id, path)).collect::<Vec<_>>()
+        };
+        self.paths.iter().flat_map(of).collect()
+    }
+
     fn index(&self, path: PathId) -> Option<usize> {
         self.paths.iter().position(|entry| entry.offer.path == path)
     }

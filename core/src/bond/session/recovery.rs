@@ -37,7 +37,7 @@ impl Session {
         }
         if let Some(subflow) = self.subflow_mut(slot) {
             let waiting = std::mem::take(&mut subflow.acks);
-            subflow.ack_deadline = None;
+            subflow.clear_ack_timer();
             for id in waiting {
                 if let Some(stream) = self.streams.get_mut(&id) {
                     stream.needs_ack = true;

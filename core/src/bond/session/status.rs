@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::Session;
-use crate::bond::config::Role;
+use crate::bond::config::{Role, StreamClass};
+use crate::bond::scheduler::SchedulerKind;
 use crate::bond::subflow::SubflowId;
+use crate::bond::wire::{Destination, StreamId};
 use crate::paths::PathId;
 use crate::units::{Rate, Timestamp};
 
@@ -53,6 +55,45 @@ pub struct SubflowStatus {
     pub rate: Rate,
 }
 
+/// A stream, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamStatus {
+    /// Which.
+    pub id: StreamId,
+    /// Where to.
+    pub destination: Destination,
+    /// What for.
+    pub class: StreamClass,
+    /// How this end chooses among subflows.
+    pub scheduler: SchedulerKind,
+    /// What each path carried of it, the first one used first.
+    pub carried: Vec<Carried>,
+}
+
+/// What a path carried of a stream, in bytes of the program's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Carried {
+    /// The path.
+    pub path: PathId,
+    /// Sent over it, once more for each repetition.
+    pub sent: u64,
+    /// New ones that came over it.
+    pub received: u64,
+}
+
+impl Carried {
+    /// Counts what a path carried.
+    pub(super) fn add(carried: &mut Vec<Self>, path: PathId, sent: u64, received: u64) {
+        match carried.iter_mut().find(|carried| carried.path == path) {
+            Some(carried) => {
+                carried.sent += sent;
+                carried.received += received;
+            }
+            None => carried.push(Self { path, sent, received }),
+        }
+    }
+}
+
 impl Session {
     /// What a detector needs to know of a path.
     pub fn observe_path(&self, path: PathId) -> PathObservation {
@@ -91,6 +132,31 @@ impl Session {
             rate: subflow.sample.delivery_rate,
         };
         self.slots.iter().flatten().map(status).collect()
+    }
+
+    /// Subflows that were asked for and are not up yet, with their paths (device).
+    pub fn opening(&self) -> Vec<(SubflowId, PathId)> {
+        self.plan.opening()
+    }
+
+    /// The streams that are not over, for people.
+    pub fn stream_statuses(&self) -> Vec<StreamStatus> {
+        let status = |(&id, stream): (&StreamId, &super::Stream)| StreamStatus {
+            id,
+            destination: stream.destination.clone(),
+            class: stream.class,
+            scheduler: match self.role {
+                Role::Device => self.config.device_schedulers.get(stream.class),
+                Role::Relay => stream.relay_scheduler,
+            },
+            carried: stream.carried.clone(),
+        };
+        self.streams.iter().map(status).collect()
+    }
+
+    /// Whether the relay goes away (device).
+    pub fn is_draining(&self) -> bool {
+        self.is_draining
     }
 
     /// Streams that are not over.

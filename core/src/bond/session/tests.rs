@@ -171,6 +171,28 @@ fn a_stream_opens_carries_both_ways_and_closes() {
 }
 
 #[test]
+fn a_status_names_streams_with_what_each_path_carried_of_them() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.device.send(stream, text("question"), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(10));
+    pair.relay.accept(stream, OpenResult::Connected, pair.now);
+    pair.relay.send(stream, text("the answer"), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(100));
+    let expected = StreamStatus {
+        id: stream,
+        destination: destination(),
+        class: StreamClass::Auto,
+        scheduler: SchedulerKind::Priority,
+        carried: vec![Carried { path: WIFI, sent: 8, received: 10 }],
+    };
+    assert_eq!(pair.device.stream_statuses(), [expected]);
+    let statuses = pair.relay.stream_statuses();
+    assert_eq!(statuses[0].scheduler, SchedulerKind::LastReceived);
+    assert_eq!(statuses[0].carried, [Carried { path: WIFI, sent: 10, received: 8 }]);
+}
+
+#[test]
 fn a_refused_stream_is_over_at_both_ends() {
     let mut pair = Pair::new(SessionConfig::handover());
     let stream = pair.open();

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::lease::{Tier, tier};
-use super::{ACK_DELAY, Session, Stream};
+use super::{ACK_DELAY, Carried, Session, Stream};
 use crate::bond::config::Role;
 use crate::bond::scheduler::{Backlog, Candidate};
 use crate::bond::stream::{Emission, Room};
@@ -199,6 +199,7 @@ impl Session {
         let frame = payload_of(subflow).min(flight.room());
         let payload = frame.saturating_sub(MAX_DATA_HEAD);
         let due = subflow.due(payload as u64, ACK_DELAY, now);
+        let path = subflow.path;
         let Some(stream) = self.streams.get_mut(&id) else { return Turn::Done };
         let room = Room { payload, credit, due, redundant: stream.scheduler.is_redundant() };
         let Some(emission) = stream.sender.next_segment(slot, room) else {
@@ -209,6 +210,7 @@ impl Session {
         };
         stream.waiting_since = None;
         write_data(id, stream, &emission, flight);
+        Carried::add(&mut stream.carried, path, emission.length as u64, 0);
         self.flow.sent += emission.new;
         if let Some(subflow) = self.subflow_mut(slot) {
             subflow.note_sent(emission.length as u64, now);
@@ -276,9 +278,9 @@ impl Session {
     /// Acknowledgments that wait for company, and have it or have waited long enough.
     fn write_acks(&mut self, slot: usize, flight: &mut Flight, now: Timestamp) {
         let Some(subflow) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
-        let is_due = subflow.ack_deadline.is_some_and(|at| at <= now);
+        let is_due = subflow.is_ack_due || subflow.ack_deadline.is_some_and(|at| at <= now);
         if subflow.acks.is_empty() {
-            subflow.ack_deadline = None;
+            subflow.clear_ack_timer();
             return;
         }
         if flight.bytes.is_empty() && !is_due {
@@ -294,7 +296,7 @@ impl Session {
             }
         }
         if subflow.acks.is_empty() {
-            subflow.ack_deadline = None;
+            subflow.clear_ack_timer();
         }
     }
 }
