@@ -2,9 +2,12 @@
 //!
 //! Each test builds a network of its own, one at a time, and compares every byte that a program got.
 
+mod bond_world;
 mod support;
 mod wire;
 
+mod bond;
+mod bond_programs;
 mod cables;
 mod crowd;
 mod failopen;

@@ -1,0 +1,175 @@
+//! Unmodified programs whose connections go through a relay.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use multiway_linksim::ServerSpec;
+use multiway_netlab::{NetworkOptions, NginxSpec, Process, skip_without_lab};
+
+use crate::bond_world::{BondWorld, scenario};
+use crate::support::{PATIENCE, World, content_of, output, same, skip_without_programs, wait_until};
+
+const FILE: &str = "2MB.bin";
+const HTTP2_PORT: u16 = 8443;
+const SSH_PORT: u16 = 2222;
+const IPERF_PORT: u16 = 5201;
+
+fn tls(directory: &Path) -> Result<NetworkOptions> {
+    let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
+    let made = rcgen::generate_simple_self_signed(vec!["files.example".to_owned()])?;
+    fs::write(&certificate, made.cert.pem())?;
+    fs::write(&key, made.signing_key.serialize_pem())?;
+    Ok(NetworkOptions { tls: Some((certificate, key)), ..NetworkOptions::default() })
+}
+
+#[test]
+fn curl_fetches_by_http_2() -> Result<()> {
+    skip_without_lab!();
+    skip_without_programs!("curl");
+    let scenario = scenario(ServerSpec::new("origin").file(FILE, 2_000_000));
+    let bond = BondWorld::joined_with(scenario, tls, "")?;
+    let world = &bond.world;
+    let server = world.network.server("origin");
+    let listen: String = [server.public_address().into(), server.public_address_v6().into()]
+        .map(|address| format!("listen {} ssl http2;\n", SocketAddr::new(address, HTTP2_PORT)))
+        .concat();
+    let (certificate, key) = (world.path("certificate.pem"), world.path("key.pem"));
+    let nginx =
+        NginxSpec::new().listen_tls(&[], &certificate, &key).directives(&listen).file(FILE, 2_000_000);
+    let nginx = nginx.start(world.network.lab(), server.host())?;
+    server.host().wait_for_port((server.public_address(), HTTP2_PORT).into(), PATIENCE)?;
+
+    // Several transfers at once in one connection, and what is sent as well.
+    let url = format!("https://files.example:{HTTP2_PORT}/{FILE}");
+    let mut curl = world.intercepted("curl");
+    curl.args(["-sSf", "--http2", "--parallel", "--cacert", "certificate.pem", "-w", "%{http_version} "]);
+    curl.args(["-o", "one", &url, "-o", "two", &url, "-o", "three", &url]);
+    let versions = String::from_utf8(output(&mut curl)?)?;
+    ensure!(versions.trim() == "2 2 2", "{versions}");
+    for name in ["one", "two", "three"] {
+        same(&world.read(name)?, &world.content(FILE)).context(name)?;
+    }
+    wait_until("nginx's log", || nginx.requests().is_ok_and(|requests| requests.len() == 3))?;
+    for request in nginx.requests()? {
+        ensure!(bond.relay.is(request.client), "{request:?} came past the relay");
+    }
+    Ok(())
+}
+
+/// A server of ssh for root, with a key of the test's.
+fn start_sshd(world: &World) -> Result<Process> {
+    for key in ["host_key", "user_key"] {
+        output(world.command("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", key]))?;
+    }
+    let key = String::from_utf8(world.read("host_key.pub")?)?;
+    fs::write(world.path("known_hosts"), format!("[files.example]:{SSH_PORT} {key}"))?;
+    let at = |name: &str| world.path(name).display().to_string();
+    fs::write(
+        world.path("sshd_config"),
+        format!(
+            "Port {SSH_PORT}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\n\
+             PermitRootLogin yes\nPidFile none\nPrintMotd no\n",
+            at("host_key"),
+            at("user_key.pub")
+        ),
+    )?;
+    let host = world.network.server("origin").host();
+    // The directory in which it locks its children up, seen by this host alone.
+    let mut furnish = host.command("sh");
+    furnish.args(["-ec", "mount -t tmpfs tmpfs /run; mkdir -m 755 /run/sshd"]);
+    host.output(furnish)?;
+    let mut sshd = host.command("/usr/sbin/sshd");
+    sshd.args(["-D", "-e", "-f", &at("sshd_config")]).stdin(Stdio::null()).stdout(Stdio::null());
+    sshd.stderr(fs::File::create(world.path("sshd.log"))?);
+    let sshd = host.start(sshd)?;
+    let address = world.network.server("origin").public_address();
+    let listens = host.wait_for_port((address, SSH_PORT).into(), PATIENCE);
+    listens.with_context(|| fs::read_to_string(world.path("sshd.log")).unwrap_or_default())?;
+    Ok(sshd)
+}
+
+/// The options that keep ssh from anything of the machine's.
+const SSH_OPTIONS: &str = "-F none -i user_key -o IdentitiesOnly=yes -o IdentityAgent=none -o BatchMode=yes \
+                           -o StrictHostKeyChecking=yes -o UserKnownHostsFile=known_hosts";
+
+fn ssh(world: &World) -> Command {
+    let mut ssh = world.intercepted("ssh");
+    ssh.args(SSH_OPTIONS.split_whitespace()).args(["-p", &SSH_PORT.to_string(), "root@files.example"]);
+    ssh
+}
+
+#[test]
+fn ssh_runs_a_command_with_data_both_ways_and_git_clones_by_it() -> Result<()> {
+    skip_without_lab!();
+    skip_without_programs!("ssh", "ssh-keygen", "git");
+    if !Path::new("/usr/sbin/sshd").exists() {
+        multiway_netlab::say_skipped("sshd is not installed");
+        return Ok(());
+    }
+    let bond = BondWorld::joined()?;
+    let world = &bond.world;
+    let _sshd = start_sshd(world)?;
+
+    let client = String::from_utf8(output(ssh(world).arg("echo $SSH_CONNECTION"))?)?;
+    let client = client.split(' ').next().unwrap_or_default().parse()?;
+    ensure!(bond.relay.is(client), "{client} came past the relay");
+
+    let data = content_of(1, "ssh", 1_500_000);
+    fs::write(world.path("data"), &data)?;
+    let mut cat = ssh(world);
+    cat.arg("cat; echo end >&2; exit 7").stdin(fs::File::open(world.path("data"))?);
+    let cat = cat.output()?;
+    ensure!(cat.status.code() == Some(7), "{cat:?}");
+    ensure!(cat.stderr == b"end\n", "{}", String::from_utf8_lossy(&cat.stderr));
+    same(&cat.stdout, &data)?;
+
+    fs::create_dir(world.path("source"))?;
+    fs::write(world.path("source/data"), &data)?;
+    let script = "cd source && git init -q && git add data && \
+                  git -c user.name=Lab -c user.email=lab@files.example commit -qm data";
+    output(world.command("sh").args(["-ec", script]))?;
+    let url = format!("ssh://root@files.example:{SSH_PORT}{}", world.path("source").display());
+    let mut clone = world.intercepted("git");
+    clone.args(["clone", "-q", &url, "copy"]).env("GIT_SSH_COMMAND", format!("ssh {SSH_OPTIONS}"));
+    output(&mut clone)?;
+    same(&world.read("copy/data")?, &data)?;
+    output(world.command("git").args(["-C", "copy", "fsck", "--strict"])).map(drop)
+}
+
+/// Its option to carry a file spoils what the socket takes in parts, on every network, so that its data
+/// cannot be compared; the other tests do that.
+#[test]
+fn iperf3_carries_several_streams_both_ways() -> Result<()> {
+    skip_without_lab!();
+    skip_without_programs!("iperf3");
+    let bond = BondWorld::joined()?;
+    let world = &bond.world;
+    let server = world.network.server("origin");
+    let log = world.path("iperf3.log");
+    let printed = || fs::read_to_string(&log).unwrap_or_default();
+    let port = IPERF_PORT.to_string();
+    let mut serve = server.host().command("iperf3");
+    serve.args(["-s", "-1", "--forceflush", "-p", &port]);
+    serve.stdin(Stdio::null()).stdout(fs::File::create(&log)?);
+    let mut serve = server.host().start(serve)?;
+    wait_until("iperf3's server", || printed().contains("listening"))?;
+    let mut client = world.intercepted("iperf3");
+    client.args(["-c", "files.example", "-4", "-p", &port, "-t", "1", "-P", "3", "--bidir", "-J"]);
+    let report: serde_json::Value =
+        serde_json::from_slice(&output(&mut client).with_context(printed)?).context("iperf3's report")?;
+    ensure!(serve.child().wait()?.success(), "{}", printed());
+    for direction in ["sum_received", "sum_received_bidir_reverse"] {
+        let bytes = report["end"][direction]["bytes"].as_u64().with_context(|| report.to_string())?;
+        ensure!(bytes > 100_000, "{direction}: {bytes} bytes");
+    }
+    let address = |line: &str| {
+        let (address, _) = line.strip_prefix("Accepted connection from ")?.split_once(',')?;
+        address.parse::<IpAddr>().ok()
+    };
+    let client = printed().lines().find_map(address);
+    ensure!(client.is_some_and(|client| bond.relay.is(client)), "{}", printed());
+    Ok(())
+}
