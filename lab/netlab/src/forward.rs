@@ -14,7 +14,8 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 
-use crate::link::{Direction, PassedPacket};
+use crate::link::Direction;
+use crate::packet::PassedPacket;
 use crate::tun::Tun;
 
 /// So many packets are read from one end before the other gets its turn.
@@ -142,9 +143,9 @@ impl Forwarder {
         let mut links = shared.lock();
         let mut has_more = false;
         let mut record = shared.record();
-        let mut note = |at, direction, bytes: usize| {
+        let mut note = |at, direction, packet: &[u8]| {
             if let Some(record) = record.as_mut() {
-                record.push(PassedPacket { at, direction, bytes: bytes as u64 });
+                record.push(PassedPacket::new(at, direction, packet));
             }
         };
         for (direction, (end, link)) in
@@ -160,7 +161,7 @@ impl Forwarder {
                 packet.extend_from_slice(&self.buffer[..length]);
                 let now = shared.now();
                 if direction == Direction::Up {
-                    note(now, direction, length);
+                    note(now, direction, &packet);
                 }
                 link.handle_packet(now, length as u64, packet);
             }
@@ -171,7 +172,7 @@ impl Forwarder {
         {
             while let Some(packet) = link.poll_deliver(shared.now()) {
                 if direction == Direction::Down {
-                    note(shared.now(), direction, packet.len());
+                    note(shared.now(), direction, &packet);
                 }
                 far_end.write(&packet);
                 if self.spare.len() < SPARE_BUFFERS {

@@ -48,11 +48,13 @@ mod mptcp;
 mod netns;
 mod network;
 mod nginx;
+mod packet;
 mod tun;
 
 pub use dns::{DnsAnswer, DnsQuery, DnsServer};
 pub use host::{Host, Process};
 pub use lab::{Lab, Skipped, missing, say_skipped};
-pub use link::{Direction, EmulatedLink, PassedPacket};
+pub use link::{Direction, EmulatedLink};
 pub use network::{Network, NetworkOptions, NetworkPath, Server};
 pub use nginx::{LoggedRequest, Nginx, NginxSpec};
+pub use packet::{PassedPacket, TcpHead};

@@ -10,6 +10,7 @@ use multiway_linksim::{Capacity, Change, Counters, Link, LinkSpec, Loss, generat
 
 use crate::forward::{self, Shared};
 use crate::host::Host;
+use crate::packet::PassedPacket;
 use crate::tun::Tun;
 
 /// Which way: the device is the first host given to [`crate::Lab::link`].
@@ -19,17 +20,6 @@ pub enum Direction {
     Up,
     /// From the second host to the first.
     Down,
-}
-
-/// A packet that the first host sent or received.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PassedPacket {
-    /// When, on the lab's clock.
-    pub at: Timestamp,
-    /// Up when it was sent, whatever became of it; down when it was received.
-    pub direction: Direction,
-    /// Its length.
-    pub bytes: u64,
 }
 
 /// An emulated link between two hosts. It runs until it is dropped; the lab keeps one of the handles.
