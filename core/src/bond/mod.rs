@@ -21,6 +21,7 @@
 //! docs/protocol.md specifies what travels; [`scheduler`] decides over which subflow.
 
 mod action;
+pub mod backoff;
 mod config;
 mod detector;
 pub mod scheduler;

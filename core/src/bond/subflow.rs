@@ -77,6 +77,8 @@ pub(super) struct Subflow {
     pub(super) is_suspect: bool,
     /// Its path may not be used any more.
     pub(super) is_forbidden: bool,
+    /// The far end was heard on it.
+    pub(super) is_answered: bool,
     pub(super) up_since: Timestamp,
     pub(super) reader: FrameReader,
     pub(super) sample: SubflowSample,
@@ -132,6 +134,7 @@ impl Subflow {
             is_backup,
             is_suspect: false,
             is_forbidden: false,
+            is_answered: false,
             up_since: now,
             reader: FrameReader::new(),
             sample: SubflowSample::default(),

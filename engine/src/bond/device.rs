@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use multiway_api::{EventDetail, HandoverStatus, RelayStatus};
 use multiway_core::bond::wire::{Destination as WireDestination, Host};
-use multiway_core::bond::{Policy, Refusal, SessionConfig, StreamClass};
+use multiway_core::bond::{Policy, Refusal, SessionConfig, StreamClass, backoff};
 use multiway_core::flow::names::HostName;
 use multiway_core::paths::PathId;
 use rustls::ClientConfig;
@@ -27,16 +27,10 @@ use crate::paths::PathTable;
 use crate::proxy::tunnel::Destination;
 use crate::relay::destinations::is_public;
 
-/// The first pause before a relay that could not be reached is tried again; it doubles.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-
-/// The longest such pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
 /// The pause after the relay's word that the token is not good: only its operator can change that.
 const REFUSED_PAUSE: Duration = Duration::from_secs(300);
 
-/// A session that lasted so long was a good one: the next pause is the first again.
+/// A session that lasted so long was a good one: what is lost after it counts as the first failure again.
 const GOOD_SESSION: Duration = Duration::from_secs(60);
 
 /// Handovers kept to be shown.
@@ -130,7 +124,7 @@ impl Bond {
     /// Keeps a session with the relay, until dropped.
     pub async fn run(self) {
         let mut sessions = JoinSet::new();
-        let mut pause = FIRST_PAUSE;
+        let mut failures = 0_u32;
         loop {
             let begun = Instant::now();
             sessions.spawn(DeviceSession::begin(Arc::clone(&self.inner)).run());
@@ -140,7 +134,7 @@ impl Bond {
                 () = self.inner.left.notified() => continue,
             };
             if begun.elapsed() > GOOD_SESSION {
-                pause = FIRST_PAUSE;
+                failures = 0;
             }
             let wait = match &parting {
                 Parting::Refused(reason) => {
@@ -149,16 +143,16 @@ impl Bond {
                 }
                 Parting::Lost(reason) => {
                     self.inner.vacate(reason);
-                    pause
+                    backoff::wait(failures, rand::random())
                 }
             };
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            failures = failures.saturating_add(1);
             let mut paths = self.inner.paths.subscribe();
             paths.mark_unchanged();
             tokio::select! {
                 () = sleep(wait) => {}
                 // A network that was joined may lead there.
-                Ok(()) = paths.changed() => pause = FIRST_PAUSE,
+                Ok(()) = paths.changed() => failures = 0,
             }
         }
     }

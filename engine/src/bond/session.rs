@@ -67,7 +67,8 @@ pub(super) struct DeviceSession {
 impl DeviceSession {
     /// A session that has not begun.
     pub(super) fn begin(inner: Arc<Inner>) -> Self {
-        let session = Session::new(Role::Device, session_config(&inner.config), now());
+        let mut session = Session::new(Role::Device, session_config(&inner.config), now());
+        session.set_seed(rand::random());
         let (shared, signals) = SharedSession::new(session);
         inner.enter(&shared);
         Self {
@@ -116,7 +117,10 @@ impl DeviceSession {
                     }
                 }
                 () = &mut time => {}
-                Ok(()) = paths.changed() => self.survey(),
+                Ok(()) = paths.changed() => {
+                    self.survey();
+                    self.shared.with(Session::handle_network_change);
+                }
                 Some(_) = self.tasks.join_next() => {}
                 _ = ticks.tick() => {
                     if round.is_multiple_of(ROUNDS_PER_SURVEY) {

@@ -253,10 +253,8 @@ impl Subflow {
                 }
                 Err(error) => return Some(SubflowEnd::Violation(error.into())),
             }
+            // That nothing follows is worth telling the session too: the relay answers.
             bytes = reader.into_rest();
-            if bytes.is_empty() {
-                return None;
-            }
         }
         self.shared.received(self.id, bytes).err().map(SubflowEnd::Violation)
     }

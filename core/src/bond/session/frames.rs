@@ -15,16 +15,22 @@ use crate::units::Timestamp;
 const MOST_OVER: usize = 1024;
 
 impl Session {
-    /// A subflow brought plaintext, in whatever pieces. On an error the engine closes what
-    /// [`Violation::scope`] says, and tells of it by [`Self::handle_subflow_down`].
+    /// A subflow brought plaintext, in whatever pieces; that nothing came with its HELLO_OK is told by
+    /// none. On an error the engine closes what [`Violation::scope`] says, and tells of it by
+    /// [`Self::handle_subflow_down`].
     pub fn handle_received(&mut self, id: SubflowId, bytes: Bytes, now: Timestamp) -> Result<(), Violation> {
         let slot = *self.by_id.get(&id).ok_or(Violation::NoSuchSubflow(id.0))?;
         let Some(subflow) = self.subflow_mut(slot) else { return Err(Violation::NoSuchSubflow(id.0)) };
         subflow.received += bytes.len() as u64;
         subflow.last_received = now;
         subflow.last_used = now;
+        let is_first = !std::mem::replace(&mut subflow.is_answered, true);
+        let path = subflow.path;
         let mut reader = std::mem::take(&mut subflow.reader);
         reader.handle_bytes(bytes);
+        if is_first {
+            self.plan_answered(path);
+        }
         let mut result = Ok(());
         loop {
             match reader.next_frame() {

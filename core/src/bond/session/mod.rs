@@ -221,8 +221,11 @@ impl Session {
 
     /// A subflow is closed, failed, or could not be opened. What it carried goes elsewhere.
     pub fn handle_subflow_down(&mut self, id: SubflowId, now: Timestamp) {
+        let slot = self.by_id.get(&id).copied();
+        let was_answered =
+            slot.and_then(|slot| self.subflow(slot)).is_some_and(|subflow| subflow.is_answered);
         let path = self.remove_subflow(id, now);
-        self.plan_subflow_down(id, path, now);
+        self.plan_subflow_down(id, path, was_answered, now);
         self.plan_paths(now);
     }
 

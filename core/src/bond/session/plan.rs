@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::Session;
 use crate::bond::action::{Action, CloseReason, Event, OpenReason, Suspicion, Violation};
+use crate::bond::backoff::{self, Chance};
 use crate::bond::config::{Policy, Role, StreamClass};
 use crate::bond::subflow::{Subflow, SubflowId, UNKNOWN_RTT};
 use crate::bond::wire::{Frame, Standing};
@@ -39,9 +40,9 @@ const RELAPSE: Duration = Duration::from_secs(60);
 /// A new path beside one that works proves itself for so long.
 const NEWCOMER_HOLD: Duration = Duration::from_millis(500);
 
-/// Attempts to open a subflow on a path that failed come at these distances, doubling.
-const FIRST_RETRY: Duration = Duration::from_millis(250);
-const LAST_RETRY: Duration = Duration::from_secs(15);
+/// Next to an attempt on a suspect path, another one waits as if so many more had failed: the answer to
+/// the first may still come.
+const PROBE_FAILURES: u32 = 2;
 
 /// A subflow that is not up after this long, or so many round trips, makes its path suspect: TCP's
 /// and TLS's handshakes take two.
@@ -79,6 +80,7 @@ pub(super) struct Plan {
     /// A handover that was decided and not seen to work yet.
     moving: Option<Moving>,
     pub(super) next_at: Option<Timestamp>,
+    chance: Chance,
 }
 
 #[derive(Debug)]
@@ -87,7 +89,9 @@ struct Entry {
     health: Health,
     /// Subflows that were asked for.
     opening: BTreeMap<SubflowId, Timestamp>,
+    /// Subflows in a row that the relay did not answer.
     failures: u32,
+    /// When the next one may be asked for.
     retry_at: Timestamp,
     /// When it was last suspected, and how long it stays so at least.
     suspected_at: Option<Timestamp>,
@@ -143,7 +147,7 @@ impl Entry {
 
 impl Plan {
     pub(super) fn new() -> Self {
-        Self { paths: Vec::new(), active: None, moving: None, next_at: None }
+        Self { paths: Vec::new(), active: None, moving: None, next_at: None, chance: Chance::default() }
     }
 
     /// The place of a path in the order of preference.
@@ -290,7 +294,6 @@ impl Session {
         });
         let Some(entry) = self.plan.entry(path) else { return };
         entry.opening.remove(&id);
-        entry.failures = 0;
         let is_suspect = !entry.is_good() && others_work;
         if entry.is_good() {
             return;
@@ -311,11 +314,26 @@ impl Session {
         }
     }
 
-    /// A subflow went down, or did not come up.
-    pub(super) fn plan_subflow_down(&mut self, id: SubflowId, was_on: Option<PathId>, now: Timestamp) {
+    /// The far end answers on a subflow: its path leads to a relay that works.
+    pub(super) fn plan_answered(&mut self, path: PathId) {
+        if let Some(entry) = self.plan.entry(path) {
+            entry.failures = 0;
+        }
+    }
+
+    /// A subflow went down, or did not come up. One that carried early data and was never answered did
+    /// not come up.
+    pub(super) fn plan_subflow_down(
+        &mut self,
+        id: SubflowId,
+        was_on: Option<PathId>,
+        was_answered: bool,
+        now: Timestamp,
+    ) {
         if self.role == Role::Relay {
             return;
         }
+        let chance = self.plan.chance.draw();
         let Some(entry) = self
             .plan
             .paths
@@ -325,11 +343,10 @@ impl Session {
             return;
         };
         let path = entry.offer.path;
-        let failed_to_open = entry.opening.remove(&id).is_some();
-        if failed_to_open {
-            let distance = FIRST_RETRY * 2u32.saturating_pow(entry.failures.min(16));
-            entry.retry_at = now + distance.min(LAST_RETRY);
-            entry.failures += 1;
+        entry.opening.remove(&id);
+        if !was_answered {
+            entry.retry_at = now + backoff::wait(entry.failures, chance);
+            entry.failures = entry.failures.saturating_add(1);
             if !self.is_up_on(path) {
                 self.suspect_path(path, Suspicion::Lost, now);
             }
@@ -337,6 +354,21 @@ impl Session {
             // One attempt on the same path, before another one is opened; see `plan_openings`.
             self.note_moving(path, now);
         }
+    }
+
+    /// The device's networks changed: what failed before may work now, and is tried at once (device).
+    pub fn handle_network_change(&mut self, now: Timestamp) {
+        for entry in &mut self.plan.paths {
+            entry.failures = 0;
+            entry.retry_at = now;
+        }
+        self.plan_paths(now);
+    }
+
+    /// Where the chance comes from that sets a device's attempts to reconnect apart from those of other
+    /// devices; without a seed they come at the same distances.
+    pub fn set_seed(&mut self, seed: u64) {
+        self.plan.chance = Chance::seeded(seed);
     }
 
     /// Streams found every subflow of a path taken.
@@ -549,12 +581,12 @@ impl Session {
     fn open(&mut self, index: usize, reason: OpenReason, now: Timestamp) {
         let id = SubflowId(self.next_subflow);
         self.next_subflow += 1;
+        let chance = self.plan.chance.draw();
         let entry = &mut self.plan.paths[index];
         entry.opening.insert(id, now);
         let path = entry.offer.path;
         if reason == OpenReason::Probe {
-            let distance = FIRST_RETRY * 2u32.saturating_pow((entry.failures + 2).min(16));
-            entry.retry_at = now + distance.min(LAST_RETRY);
+            entry.retry_at = now + backoff::wait(entry.failures.saturating_add(PROBE_FAILURES), chance);
             entry.pings.clear();
         }
         let patience = entry.patience();

@@ -295,6 +295,52 @@ fn a_lost_subflow_is_replaced_and_what_it_carried_goes_again() {
     assert_eq!(pair.carried.get(&CELLULAR), None);
 }
 
+/// When a device asks for subflows whose connections carry early data at once and then fail.
+fn attempts_at_a_dead_relay(seed: u64, change_at: Option<Duration>) -> Vec<Duration> {
+    let start = Timestamp::from_origin(Duration::from_secs(1));
+    let end = start + Duration::from_secs(120);
+    let mut now = start;
+    let mut device = Session::new(Role::Device, SessionConfig::handover(), now);
+    device.set_seed(seed);
+    device.handle_paths(&[offer(WIFI, false)], now);
+    device.open_stream(destination(), StreamClass::Auto, now).expect("the first");
+    let mut attempts = Vec::new();
+    let mut change_at = change_at.map(|after| start + after);
+    while now < end {
+        while let Some(action) = device.poll_action() {
+            if let Action::OpenSubflow { id, path, backup, .. } = action {
+                attempts.push(now - start);
+                device.handle_subflow_up(id, path, backup, now);
+                device.handle_subflow_down(id, now);
+            }
+        }
+        let next = device.poll_timeout().unwrap_or(end).max(now + Duration::from_millis(1));
+        now = change_at.map_or(next, |at| at.min(next));
+        device.handle_timeout(now);
+        if change_at.take_if(|at| *at <= now).is_some() {
+            device.handle_network_change(now);
+        }
+    }
+    attempts
+}
+
+#[test]
+fn a_dead_relay_is_tried_less_and_less_often_even_when_early_data_could_be_sent() {
+    let attempts = attempts_at_a_dead_relay(0, None);
+    let in_ms = |attempts: &[Duration]| attempts.iter().map(Duration::as_millis).collect::<Vec<_>>();
+    assert_eq!(in_ms(&attempts), [0, 250, 750, 1750, 3750, 7750, 15750, 31750, 51750, 71750, 91750, 111750]);
+    let (one, other) = (attempts_at_a_dead_relay(1, None), attempts_at_a_dead_relay(2, None));
+    assert_ne!(in_ms(&one), in_ms(&other), "devices come apart");
+}
+
+#[test]
+fn a_change_of_networks_lets_a_relay_be_tried_at_once() {
+    let change = Duration::from_secs(20);
+    let attempts = attempts_at_a_dead_relay(0, Some(change));
+    let after: Vec<u128> = attempts.iter().filter(|at| **at >= change).map(Duration::as_millis).collect();
+    assert_eq!(after[..4], [20_000, 20_250, 20_750, 21_750]);
+}
+
 #[test]
 fn streams_at_once_get_subflows_of_their_own() {
     let mut pair = Pair::new(SessionConfig::handover());
