@@ -5,6 +5,7 @@
 
 mod arrivals;
 mod buffers;
+mod delivery;
 mod judge;
 mod lane_io;
 mod learning;

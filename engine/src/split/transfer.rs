@@ -20,14 +20,15 @@ use tokio::sync::watch;
 use tokio::time::Sleep;
 
 use super::buffers::{Share, SharedBuffers};
+use super::delivery::gather;
 use super::judge::judge;
 use super::lane_io::{Connecting, LaneEvent, LaneIo, request_bytes};
 use crate::dns::Resolver;
 use crate::origin::{self, Origin, OriginError, OriginStream};
 use crate::paths::{PathTable, TrackedStream, now};
 
-/// Bytes handed to the reader at once.
-const DELIVERY_BYTES: u64 = 256 * 1024;
+/// Bytes handed to the reader before the connections have their turn.
+const DELIVERED_PER_TURN: usize = 1024 * 1024;
 
 /// Events taken from one connection before the others have their turn.
 const EVENTS_PER_TURN: usize = 8;
@@ -513,14 +514,14 @@ impl Transfer {
         }
     }
 
-    /// Hands bytes to the reader as long as it takes them.
+    /// Hands bytes to the reader as long as it takes them, but not more than a turn's.
     fn deliver(&mut self, sink: &mut impl Sink, cx: &mut Context<'_>) -> io::Result<bool> {
-        let mut progressed = false;
-        loop {
+        let mut delivered = 0;
+        while delivered < DELIVERED_PER_TURN {
             if self.pending.is_empty() {
-                match self.download.next_bytes(DELIVERY_BYTES, now()) {
+                match gather(|most| self.download.next_bytes(most, now())) {
                     Some(bytes) => self.pending = bytes,
-                    None => return Ok(progressed),
+                    None => break,
                 }
             }
             match sink.poll_take(cx, &self.pending)? {
@@ -528,11 +529,12 @@ impl Transfer {
                 Poll::Ready(taken) => {
                     drop(self.pending.split_to(taken));
                     self.download.handle_consumed(taken as u64, now());
-                    progressed = true;
+                    delivered += taken;
                 }
-                Poll::Pending => return Ok(progressed),
+                Poll::Pending => break,
             }
         }
+        Ok(delivered > 0)
     }
 
     /// Takes what the connections have; true when there was anything.
