@@ -23,8 +23,8 @@ pub enum Action {
         /// Why.
         reason: OpenReason,
     },
-    /// Close a subflow, after what `poll_transmit` still has for it. Nothing of it needs to be
-    /// handed in any more.
+    /// Close a subflow. Nothing of it needs to be handed in any more; on the relay the session waits
+    /// for its `handle_subflow_down`.
     CloseSubflow {
         /// Which.
         id: SubflowId,
@@ -62,6 +62,8 @@ pub enum CloseReason {
     PathGone,
     /// There are more than are used.
     Idle,
+    /// The device says that it is lost (relay).
+    Lost,
 }
 
 /// Why a path has probably failed.
@@ -233,8 +235,8 @@ pub enum Violation {
     /// A stream number too far ahead of those seen.
     #[error("stream {0} runs too far ahead")]
     TooFarAhead(u64),
-    /// More streams than are allowed.
-    #[error("more streams than the {0} allowed")]
+    /// Far more streams than are allowed, and no answer to the refusals.
+    #[error("far more streams than the {0} allowed")]
     TooManyStreams(usize),
     /// Data beyond the stream's window.
     #[error("stream {0} exceeds its window")]

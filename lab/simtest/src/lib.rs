@@ -4,6 +4,7 @@
 //! TCP sender with slow start and halving. Nothing here sleeps: hours of transfer pass in
 //! milliseconds, and a seed reproduces every run. Figures from here are labelled `sim`.
 
+pub mod bond;
 mod chance;
 mod connection;
 pub mod object;

@@ -5,27 +5,14 @@ mod common;
 use std::time::Duration;
 
 use common::worlds::{Scene, resumed_scene, steady_path, steady_scene, troubled_scene};
-use common::{assert_whole, fast};
+use common::{assert_whole, cases, fast};
 use multiway_core::mphttp::download::{DownloadConfig, Failure, Opening, Preference};
 use multiway_simtest::outcome::{Outcome, most_in_a_second};
 use multiway_simtest::path::{Conduct, FOR_EVER, SimPath};
 use multiway_simtest::world::{Reader, World};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
-use proptest::test_runner::{FileFailurePersistence, RngAlgorithm, RngSeed, TestRng, TestRunner};
-
-/// The same cases in every run: a failure is found again, and CI does not depend on luck. More are
-/// tried with `PROPTEST_RNG_SEED` and `PROPTEST_CASES`.
-fn cases(cases: u32) -> ProptestConfig {
-    let seed = std::env::var("PROPTEST_RNG_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    ProptestConfig {
-        rng_seed: RngSeed::Fixed(seed),
-        cases,
-        failure_persistence: Some(Box::new(FileFailurePersistence::Off)),
-        max_shrink_iters: 300,
-        ..ProptestConfig::default()
-    }
-}
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
 /// Whether this path brings the object for as long as it takes.
 fn works_in_the_end(path: &SimPath) -> bool {

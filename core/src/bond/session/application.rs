@@ -61,50 +61,72 @@ impl Session {
         }
     }
 
-    /// Bytes that [`Self::send`] takes now. An [`Event::Writable`] tells when it grew.
-    pub fn send_room(&self, id: StreamId) -> usize {
-        self.streams.get(&id).map_or(0, |stream| self.room_of(stream) as usize)
+    /// Bytes that [`Self::send`] is to be given now. When they are few, an [`Event::Writable`] tells of
+    /// more.
+    pub fn send_room(&mut self, id: StreamId) -> usize {
+        let Some(stream) = self.streams.get(&id) else { return 0 };
+        let room = self.room_of(stream);
+        if room < self.worth_telling() {
+            self.want_room(id);
+        }
+        usize::try_from(room).unwrap_or(usize::MAX)
     }
 
     fn room_of(&self, stream: &Stream) -> u64 {
         if stream.sender.is_finished() {
             return 0;
         }
-        let limits = &self.config.limits;
-        let own = limits.send_per_stream.saturating_sub(stream.sender.buffered());
-        let unsent = MOST_UNSENT.saturating_sub(stream.sender.unsent());
-        own.min(unsent).min(limits.send_in_all.saturating_sub(self.send_buffered))
+        let buffered = stream.sender.buffered();
+        self.own_room(stream).min(self.shared_room().saturating_sub(buffered))
+    }
+
+    /// What the stream's own bounds leave.
+    fn own_room(&self, stream: &Stream) -> u64 {
+        let own = self.config.limits.send_per_stream.saturating_sub(stream.sender.buffered());
+        own.min(MOST_UNSENT.saturating_sub(stream.sender.unsent()))
+    }
+
+    /// What a single stream may hold of the buffers of all: as much as all leave free (Choudhury and
+    /// Hahne, IEEE/ACM Transactions on Networking 6(2), 1998, with a factor of 1). However many readers
+    /// stop, others find room.
+    fn shared_room(&self) -> u64 {
+        self.config.limits.send_in_all.saturating_sub(self.send_buffered)
     }
 
     fn worth_telling(&self) -> u64 {
-        let limits = &self.config.limits;
-        WORTH_TELLING.min(limits.send_per_stream / 2).min(limits.send_in_all / 2).max(1)
+        WORTH_TELLING.min(self.config.limits.send_per_stream / 2).min(self.shared_room() / 2).max(1)
     }
 
-    /// Hands in a stream's next bytes, at most [`Self::send_room`].
+    /// A writer waits for an [`Event::Writable`].
+    fn want_room(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get(&id).filter(|stream| !stream.sender.is_finished()) else {
+            return;
+        };
+        let is_shared_full = self.room_of(stream) < self.own_room(stream);
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.wants_room = true;
+        }
+        if is_shared_full {
+            self.starved.insert(id);
+        }
+    }
+
+    /// Hands in a stream's next bytes, at most as many as [`Self::send_room`] last said. What other
+    /// streams have taken of the shared room since does no harm.
     pub fn send(&mut self, id: StreamId, bytes: Bytes, now: Timestamp) -> Result<(), SendError> {
         let stream = self.streams.get(&id).filter(|stream| stream.reset.is_none()).ok_or(SendError::Gone)?;
         if stream.sender.is_finished() {
             return Err(SendError::Finished);
         }
-        if bytes.len() as u64 > self.room_of(stream) {
+        if bytes.len() as u64 > self.own_room(stream) {
             return Err(SendError::NoRoom);
         }
-        let length = bytes.len() as u64;
-        let worth = self.worth_telling();
-        self.send_buffered += length;
-        let is_shared_full = self.config.limits.send_in_all - self.send_buffered < worth;
+        self.send_buffered += bytes.len() as u64;
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.sender.append(bytes);
         }
-        let is_full = self.streams.get(&id).is_some_and(|stream| self.room_of(stream) < worth);
-        if let Some(stream) = self.streams.get_mut(&id)
-            && is_full
-        {
-            stream.wants_room = true;
-            if is_shared_full {
-                self.starved.push_back(id);
-            }
+        if self.streams.get(&id).is_some_and(|stream| self.room_of(stream) < self.worth_telling()) {
+            self.want_room(id);
         }
         self.schedule(id, now);
         Ok(())
@@ -157,22 +179,23 @@ impl Session {
         Read::End
     }
 
-    /// Tells writers of the room that there is.
-    pub(super) fn tell_writable(&mut self, id: StreamId) {
-        let worth = self.worth_telling();
-        self.tell_one_writable(id, worth);
-        while let Some(id) = self.starved.front().copied() {
-            let is_waiting = self.streams.get(&id).is_some_and(|stream| stream.wants_room);
-            if is_waiting && !self.tell_one_writable(id, worth) {
-                break;
+    /// `bytes` of a stream's send buffer were freed: tells writers of the room that there is.
+    pub(super) fn free_send_buffer(&mut self, id: StreamId, bytes: u64) {
+        self.send_buffered -= bytes;
+        if bytes == 0 {
+            return;
+        }
+        self.tell_writable(id);
+        for id in std::mem::take(&mut self.starved) {
+            if self.streams.get(&id).is_some_and(|stream| stream.wants_room) && !self.tell_writable(id) {
+                self.starved.insert(id);
             }
-            self.starved.pop_front();
         }
     }
 
-    fn tell_one_writable(&mut self, id: StreamId, worth: u64) -> bool {
+    fn tell_writable(&mut self, id: StreamId) -> bool {
         let Some(stream) = self.streams.get(&id) else { return false };
-        if !stream.wants_room || self.room_of(stream) < worth {
+        if !stream.wants_room || self.room_of(stream) < self.worth_telling() {
             return false;
         }
         if let Some(stream) = self.streams.get_mut(&id) {
@@ -185,12 +208,13 @@ impl Session {
     /// Drops what a stream holds in both directions; its numbers stay.
     pub(super) fn give_up_bytes(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        self.send_buffered -= stream.sender.buffered();
+        let buffered = stream.sender.buffered();
         let unread = stream.receiver.highest() - stream.receiver.consumed();
         stream.receiver.clear();
         let mut freed = std::mem::take(&mut self.freed);
         stream.sender.clear(&mut freed);
         self.apply_freed(freed);
+        self.free_send_buffer(id, buffered);
         self.flow.handle_consumed(unread);
     }
 
@@ -207,7 +231,7 @@ impl Session {
         self.set_leases(id, Vec::new());
         let Some(stream) = self.streams.remove(&id) else { return };
         self.busy.remove(&id);
-        self.numbers.remember(id, stream.sender.sent_end());
+        self.numbers.remember(id, stream.sender.sent_end(), stream.spoke_on);
         for subflow in self.slots.iter_mut().flatten() {
             subflow.expecting.remove(&id);
             subflow.acks.remove(&id);

@@ -1,8 +1,9 @@
 //! Counts of one session over all its streams, against the windows of both ends.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::bond::action::Violation;
+use crate::bond::stream::Slots;
 use crate::bond::wire::{INITIAL_SESSION_WINDOW, MAX_STREAMS_AHEAD, StreamId};
 
 /// Streams that are over, remembered with where this end's direction stopped, for a far end that
@@ -86,7 +87,18 @@ pub(super) struct Numbers {
     floor: u64,
     /// Those seen from there on.
     seen: BTreeSet<u64>,
-    over: BTreeMap<StreamId, u64>,
+    over: BTreeMap<StreamId, Over>,
+    /// The same in the order in which they ended.
+    ended: VecDeque<StreamId>,
+}
+
+/// A stream that is over.
+#[derive(Debug, Clone, Copy)]
+struct Over {
+    /// Where this end's direction stopped.
+    end: u64,
+    /// Subflows that carried this end's last words, which would be lost with them.
+    spoke_on: Slots,
 }
 
 impl Numbers {
@@ -116,15 +128,38 @@ impl Numbers {
         stream
     }
 
-    /// Remembers where this end's direction stopped.
-    pub(super) fn remember(&mut self, stream: StreamId, end: u64) {
-        self.over.insert(stream, end);
-        if self.over.len() > MOST_REMEMBERED {
-            self.over.pop_first();
+    /// Remembers a stream that is over: where this end's direction stopped, and which subflows carried
+    /// what it said.
+    pub(super) fn remember(&mut self, stream: StreamId, end: u64, spoke_on: Slots) {
+        if self.over.insert(stream, Over { end, spoke_on }).is_none() {
+            self.ended.push_back(stream);
+        }
+        if self.ended.len() > MOST_REMEMBERED
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.over.remove(&oldest);
         }
     }
 
     pub(super) fn end_of(&self, stream: StreamId) -> u64 {
-        self.over.get(&stream).copied().unwrap_or(0)
+        self.over.get(&stream).map_or(0, |over| over.end)
+    }
+
+    /// Streams of which the subflow in `slot` may have carried the last words; each is told once.
+    pub(super) fn over_on(&mut self, slot: usize) -> Vec<StreamId> {
+        let on_slot = self.over.iter_mut().filter(|(_, over)| over.spoke_on.contains(slot));
+        on_slot
+            .map(|(stream, over)| {
+                over.spoke_on = over.spoke_on.without(slot);
+                *stream
+            })
+            .collect()
+    }
+
+    /// The far end is told over the subflow in `slot` that a stream is over.
+    pub(super) fn note_told(&mut self, stream: StreamId, slot: usize) {
+        if let Some(over) = self.over.get_mut(&stream) {
+            over.spoke_on = over.spoke_on.with(slot);
+        }
     }
 }

@@ -3,13 +3,18 @@
 use bytes::Bytes;
 
 use super::{ACK_DELAY, ACK_EVERY, Carried, Session, Stream};
-use crate::bond::action::{Event, Violation};
+use crate::bond::action::{Action, CloseReason, Event, Violation};
 use crate::bond::config::{Role, StreamClass};
 use crate::bond::scheduler::SchedulerKind;
 use crate::bond::stream::Freed;
 use crate::bond::subflow::{MOST_CONTROL, SubflowId};
-use crate::bond::wire::{Data, Destination, Frame, OpenResult, Standing, StreamId};
+use crate::bond::wire::{Data, Destination, Frame, FrameType, OpenResult, Standing, StreamId};
 use crate::units::Timestamp;
+
+/// Streams beyond the limit that are refused and of which the device does not know that yet. An honest
+/// device is done with a stream before this end is, and may open another one in its place, so that one
+/// too many is no violation; they hold no bytes.
+const MOST_REFUSED: usize = 1024;
 
 /// Streams that are over and of which one subflow brings something late, at most.
 const MOST_OVER: usize = 1024;
@@ -84,8 +89,7 @@ impl Session {
                 Ok(())
             }
             (Frame::Priority { subflow, standing }, Role::Relay) => {
-                self.handle_priority(subflow, standing, now);
-                Ok(())
+                self.handle_priority(slot, subflow, standing, now)
             }
             (Frame::PipeStatus { subflow, buffered, rate }, _) => {
                 let slot = self.by_id.get(&subflow).copied();
@@ -151,16 +155,21 @@ impl Session {
             return Ok(());
         }
         let limit = self.config.limits.streams;
-        if self.streams.len() >= limit {
+        if self.streams.len() >= limit + MOST_REFUSED {
             return Err(Violation::TooManyStreams(limit));
         }
+        let is_over_limit = self.streams.values().filter(|stream| stream.reset.is_none()).count() >= limit;
         let mut stream =
             Stream::new(destination.clone(), class, scheduler, scheduler, &self.config.limits, now);
         stream.is_confirmed = true;
         stream.arrived_on = Some(slot);
         self.streams.insert(id, stream);
-        self.events.push_back(Event::StreamOpening { stream: id, destination, class });
         self.note_original(slot, now);
+        if is_over_limit {
+            self.accept(id, OpenResult::OverLimit, now);
+            return Ok(());
+        }
+        self.events.push_back(Event::StreamOpening { stream: id, destination, class });
         // Tells the device that its stream is known, and the window.
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.needs_ack = true;
@@ -193,6 +202,15 @@ impl Session {
             self.remove_stream(id);
         }
         Ok(())
+    }
+
+    /// A stream that the relay carried to its end was connected, although its OPENED was lost.
+    fn tell_connected(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if self.role == Role::Device && stream.result.is_none() {
+            stream.result = Some(OpenResult::Connected);
+            self.events.push_back(Event::StreamOpened { stream: id, result: OpenResult::Connected });
+        }
     }
 
     /// The relay has heard of a stream.
@@ -309,7 +327,7 @@ impl Session {
             return Err(Violation::NeverSent(id.0));
         }
         let is_wider = stream.sender.handle_window(window);
-        self.send_buffered -= buffered - stream.sender.buffered();
+        let buffered = buffered - stream.sender.buffered();
         let is_progress = !freed.is_empty();
         let needs_more = (is_wider && stream.sender.unsent() > 0) || stream.sender.has_work();
         for part in &freed {
@@ -320,9 +338,9 @@ impl Session {
             }
         }
         self.apply_freed(freed);
+        self.free_send_buffer(id, buffered);
         if is_progress {
             self.note_original(slot, now);
-            self.tell_writable(id);
         }
         if needs_more {
             self.schedule(id, now);
@@ -370,9 +388,11 @@ impl Session {
             let mut freed = std::mem::take(&mut self.freed);
             let buffered = stream.sender.buffered();
             let is_done = stream.receiver.is_complete() && stream.sender.handle_all_acked(&mut freed);
-            self.send_buffered -= buffered - stream.sender.buffered();
+            let buffered = buffered - stream.sender.buffered();
             self.apply_freed(freed);
+            self.free_send_buffer(id, buffered);
             if is_done {
+                self.tell_connected(id);
                 self.update_busy(id, now);
                 self.forget_if_over(id);
                 return Ok(());
@@ -396,9 +416,25 @@ impl Session {
         if answer { Ok(()) } else { self.handle_late(slot, id) }
     }
 
-    fn handle_priority(&mut self, id: SubflowId, standing: Standing, now: Timestamp) {
-        let Some(slot) = self.by_id.get(&id).copied() else { return };
-        let Some(subflow) = self.subflow_mut(slot) else { return };
+    fn handle_priority(
+        &mut self,
+        on: usize,
+        id: SubflowId,
+        standing: Standing,
+        now: Timestamp,
+    ) -> Result<(), Violation> {
+        let Some(slot) = self.by_id.get(&id).copied() else { return Ok(()) };
+        let Some(subflow) = self.subflow_mut(slot) else { return Ok(()) };
+        if standing == Standing::Gone {
+            if slot == on {
+                return Err(Violation::Misplaced(FrameType::Priority as u8));
+            }
+            if !std::mem::replace(&mut subflow.is_forbidden, true) {
+                self.leave_slot(slot, now);
+                self.actions.push_back(Action::CloseSubflow { id, reason: CloseReason::Lost });
+            }
+            return Ok(());
+        }
         let was = (subflow.is_suspect, subflow.is_backup);
         subflow.is_suspect = standing == Standing::Suspect;
         if standing != Standing::Suspect {
@@ -410,12 +446,13 @@ impl Session {
             subflow.last_original = now;
         }
         if was == is {
-            return;
+            return Ok(());
         }
         if standing == Standing::Suspect {
             self.repeat_control(slot);
         }
         self.replan(now);
+        Ok(())
     }
 
     /// A subflow brought something original (M1).

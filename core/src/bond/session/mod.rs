@@ -61,12 +61,16 @@ pub struct Session {
     /// Streams that wait for the session's window.
     blocked: VecDeque<StreamId>,
     /// Streams that wait for room in the buffers of all streams.
-    starved: VecDeque<StreamId>,
+    starved: BTreeSet<StreamId>,
     /// Bytes in the send buffers of all streams.
     send_buffered: u64,
     /// How subflows may be used, where the far end is to be told (device).
     standings: BTreeMap<SubflowId, Standing>,
+    /// What it was told, and over which subflow; said again when that one fails.
+    told: BTreeMap<SubflowId, (Standing, usize)>,
     plan: Plan,
+    /// Streams that are over, of which the far end may not know.
+    unsaid: BTreeSet<StreamId>,
     is_draining: bool,
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
@@ -184,10 +188,12 @@ impl Session {
             epoch: 1,
             busy: BTreeSet::new(),
             blocked: VecDeque::new(),
-            starved: VecDeque::new(),
+            starved: BTreeSet::new(),
             send_buffered: 0,
             standings: BTreeMap::new(),
+            told: BTreeMap::new(),
             plan: Plan::new(),
+            unsaid: BTreeSet::new(),
             is_draining: false,
             actions: VecDeque::new(),
             events: VecDeque::new(),
@@ -224,6 +230,9 @@ impl Session {
         let slot = self.by_id.get(&id).copied();
         let was_answered =
             slot.and_then(|slot| self.subflow(slot)).is_some_and(|subflow| subflow.is_answered);
+        if self.role == Role::Device && slot.is_some() {
+            self.standings.insert(id, Standing::Gone);
+        }
         let path = self.remove_subflow(id, now);
         self.plan_subflow_down(id, path, was_answered, now);
         self.plan_paths(now);
@@ -283,7 +292,14 @@ impl Session {
     fn remove_subflow(&mut self, id: SubflowId, now: Timestamp) -> Option<PathId> {
         let slot = self.by_id.remove(&id)?;
         let gone = self.slots[slot].take()?;
-        self.standings.remove(&id);
+        self.standings.retain(|subflow, standing| *subflow != id || *standing == Standing::Gone);
+        self.told.remove(&id);
+        self.leave_slot(slot, now);
+        Some(gone.path)
+    }
+
+    /// Sends over other subflows what the one in `slot` carried.
+    fn leave_slot(&mut self, slot: usize, now: Timestamp) {
         self.epoch += 1;
         let suspects = self.suspects();
         for stream in self.streams.values_mut() {
@@ -299,6 +315,5 @@ impl Session {
         }
         self.repeat_control(slot);
         self.replan(now);
-        Some(gone.path)
     }
 }

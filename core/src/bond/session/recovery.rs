@@ -25,6 +25,10 @@ impl Session {
     /// Says again, over other subflows, what the subflow in `slot` said of streams.
     pub(super) fn repeat_control(&mut self, slot: usize) {
         self.flow.is_due = true;
+        for (subflow, (standing, _)) in self.told.extract_if(.., |_, (_, told_on)| *told_on == slot) {
+            self.standings.entry(subflow).or_insert(standing);
+        }
+        self.unsaid.extend(self.numbers.over_on(slot));
         for stream in self.streams.values_mut() {
             if !stream.spoke_on.contains(slot) {
                 continue;

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::lease::{Tier, tier};
 use super::{ACK_DELAY, Carried, Session, Stream};
-use crate::bond::config::Role;
+use crate::bond::config::{Limits, Role};
 use crate::bond::scheduler::{Backlog, Candidate};
 use crate::bond::stream::{Emission, Room};
 use crate::bond::subflow::Subflow;
@@ -27,6 +27,9 @@ const LEAST_FRAME: u64 = 2800;
 
 /// Streams of a subflow that are looked at without finding anything to send.
 const LOOK_AT: usize = 32;
+
+/// Standings of subflows that are remembered, for when the subflow that carried them fails.
+const MOST_TOLD: usize = 2 * Limits::MOST_SUBFLOWS;
 
 /// Acknowledgments that go along with one flight.
 const MOST_ACKS: usize = 256;
@@ -110,6 +113,17 @@ impl Session {
         if self.best_tier() == Some(own_tier) {
             for (subflow, standing) in std::mem::take(&mut self.standings) {
                 flight.put(&Frame::Priority { subflow, standing });
+                self.told.insert(subflow, (standing, slot));
+            }
+            while self.told.len() > MOST_TOLD {
+                self.told.pop_first();
+            }
+            while flight.room() >= LEAST_ROOM
+                && let Some(stream) = self.unsaid.pop_first()
+            {
+                let end = self.numbers.end_of(stream);
+                flight.put(&Frame::Reset { stream, code: 0, end, answer: true });
+                self.numbers.note_told(stream, slot);
             }
             if self.flow.is_due {
                 let granted = self.flow.grant();

@@ -95,6 +95,8 @@ pub enum Standing {
     /// It has probably failed: what is outstanding on it goes elsewhere, and nothing new onto it
     /// while another one works.
     Suspect,
+    /// The device lost it: what is outstanding on it goes elsewhere, and nothing comes over it any more.
+    Gone,
 }
 
 /// What a DATA frame says besides its bytes.
@@ -314,6 +316,7 @@ impl Frame {
                     Standing::Normal => 0,
                     Standing::Backup => 1,
                     Standing::Suspect => 2,
+                    Standing::Gone => 3,
                 });
             }
             Self::RtoRequest | Self::Drain => {}
@@ -377,6 +380,7 @@ impl Frame {
                     0 => Standing::Normal,
                     1 => Standing::Backup,
                     2 => Standing::Suspect,
+                    3 => Standing::Gone,
                     _ => return None,
                 },
             },

@@ -1,7 +1,8 @@
-//! What the tests of the split engine share.
+//! What the tests share.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod bonds;
 pub(crate) mod worlds;
 
 use std::time::Duration;
@@ -10,6 +11,8 @@ use multiway_core::mphttp::download::{DownloadConfig, Opening, Preference};
 use multiway_simtest::outcome::Outcome;
 use multiway_simtest::path::SimPath;
 use multiway_simtest::world::{Reader, World};
+use proptest::prelude::ProptestConfig;
+use proptest::test_runner::{FileFailurePersistence, RngSeed};
 
 /// Longer than any run that ends takes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(600);
@@ -22,6 +25,21 @@ pub(crate) fn fast() -> DownloadConfig {
         open_all_paths_at_once: true,
         memory_bytes: 64 << 20,
         tail: Vec::new(),
+    }
+}
+
+/// The same cases in every run: a failure is found again, and CI does not depend on luck. More are
+/// tried with `PROPTEST_RNG_SEED` and `PROPTEST_CASES`.
+pub(crate) fn cases(cases: u32) -> ProptestConfig {
+    let variable = |name| std::env::var(name).ok();
+    let seed = variable("PROPTEST_RNG_SEED").and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let cases = variable("PROPTEST_CASES").and_then(|cases| cases.parse().ok()).unwrap_or(cases);
+    ProptestConfig {
+        rng_seed: RngSeed::Fixed(seed),
+        cases,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Off)),
+        max_shrink_iters: 300,
+        ..ProptestConfig::default()
     }
 }
 
