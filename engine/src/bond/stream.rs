@@ -64,6 +64,11 @@ impl BondStream {
         .await
     }
 
+    /// Whether the relay is known to have heard of it.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.session.look(|session| session.is_heard(self.id))
+    }
+
     /// Tells the device how its destination was reached (relay).
     pub(crate) fn accept(&self, result: OpenResult) {
         // A stream that is over needs no answer.

@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::bonded;
+use super::bonded::{self, Bonded};
 use super::transparent::{self, Flow};
 use super::tunnel::{Destination, Dial, DialError, dial};
 use crate::context::Context;
@@ -70,11 +70,15 @@ pub(super) async fn serve(context: Context, mut client: TcpStream) -> io::Result
     let flow = context.flows.open(None, destination.to_string());
     context.owners.identify(&flow, &client, accepted_on);
     // What goes to the port of HTTP is looked at before, for it may be split.
-    if destination.port() != HTTP
-        && let Some(stream) = bonded::open(&context, &destination, &[], &flow).await
-    {
-        answer(&mut client, Reply::Succeeded, None).await?;
-        return bonded::carry(client, stream, &flow).await;
+    if destination.port() != HTTP {
+        match bonded::open(&context, &destination, &[], &flow).await {
+            Bonded::Stream(stream) => {
+                answer(&mut client, Reply::Succeeded, None).await?;
+                return bonded::carry(client, stream, &flow).await;
+            }
+            Bonded::Failed(_) => return answer(&mut client, Reply::HostUnreachable, None).await,
+            Bonded::Steer => {}
+        }
     }
     let target = Dial { destination: &destination, server_name: None, accepted_on };
     match dial(&context, target).await {

@@ -10,6 +10,7 @@ use multiway_core::flow::names::HostName;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
+use super::bonded::Bonded;
 use super::relay::{relay, reset};
 use super::tunnel::{Destination, Dial, Upstream, dial};
 use super::{bonded, http};
@@ -57,8 +58,13 @@ pub(super) async fn serve(context: Context, client: TcpStream, original: SocketA
     let class = read_class(&flow.client, &mut first, deadline).await?;
     if class == Classified::NeedMore && first.is_empty() {
         // The client may be waiting for the server to speak.
-        if let Some(stream) = bonded::open(&context, &flow.destination, &[], &flow.flow).await {
-            return bonded::carry(flow.client, stream, &flow.flow).await;
+        match bonded::open(&context, &flow.destination, &[], &flow.flow).await {
+            Bonded::Stream(stream) => return bonded::carry(flow.client, stream, &flow.flow).await,
+            Bonded::Failed(_) => {
+                reset(&flow.client);
+                return Ok(());
+            }
+            Bonded::Steer => {}
         }
         let Some(upstream) = connect(&context, &flow, None).await else { return Ok(()) };
         return settle(context, flow, upstream).await;
@@ -129,10 +135,15 @@ async fn dispatch(
         flow.set_destination(format!("{name}:{}", destination.port()));
     }
     let flow = Flow { client, destination, flow };
-    if upstream.is_none()
-        && let Some(stream) = bonded::open(&context, &flow.destination, &first_bytes, &flow.flow).await
-    {
-        return bonded::carry(flow.client, stream, &flow.flow).await;
+    if upstream.is_none() {
+        match bonded::open(&context, &flow.destination, &first_bytes, &flow.flow).await {
+            Bonded::Stream(stream) => return bonded::carry(flow.client, stream, &flow.flow).await,
+            Bonded::Failed(_) => {
+                reset(&flow.client);
+                return Ok(());
+            }
+            Bonded::Steer => {}
+        }
     }
     flow.flow.set_treatment(Treatment::Steer, why);
     let upstream = match upstream {

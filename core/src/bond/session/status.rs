@@ -154,6 +154,11 @@ impl Session {
         self.streams.iter().map(status).collect()
     }
 
+    /// Whether the relay is known to have heard of a stream; false of one that is over (device).
+    pub fn is_heard(&self, id: StreamId) -> bool {
+        self.streams.get(&id).is_some_and(|stream| stream.is_confirmed)
+    }
+
     /// Whether the relay goes away (device).
     pub fn is_draining(&self) -> bool {
         self.is_draining

@@ -17,7 +17,7 @@ use super::http_dns::Collected;
 use super::split;
 use crate::context::Context;
 use crate::flows::FlowHandle;
-use crate::proxy::bonded;
+use crate::proxy::bonded::{self, Bonded};
 use crate::proxy::relay::{relay, reset, shut_down, write_all};
 use crate::proxy::tunnel::{Destination, Dial, Upstream, dial, leads_home};
 
@@ -246,10 +246,17 @@ impl Session {
     }
 
     async fn connect(self, destination: Destination) -> io::Result<Served> {
-        if let Some(stream) = bonded::open(&self.context, &destination, &self.incoming, &self.flow).await {
-            write_all(&self.client, b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
-            bonded::carry(self.client, stream, &self.flow).await?;
-            return Ok(Served::Gone);
+        match bonded::open(&self.context, &destination, &self.incoming, &self.flow).await {
+            Bonded::Stream(stream) => {
+                write_all(&self.client, b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
+                bonded::carry(self.client, stream, &self.flow).await?;
+                return Ok(Served::Gone);
+            }
+            Bonded::Failed(reason) => {
+                self.answer("502 Bad Gateway", reason).await?;
+                return Ok(Served::Last(self.client));
+            }
+            Bonded::Steer => {}
         }
         self.flow.set_treatment(Treatment::Steer, "CONNECT: encrypted end to end");
         let wanted = Dial { destination: &destination, server_name: None, accepted_on: self.accepted_on };
