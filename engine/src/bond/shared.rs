@@ -105,6 +105,8 @@ struct State {
     armed: Option<Timestamp>,
     /// The path that brought the last bytes.
     last_path: Option<PathId>,
+    /// Most streams that the relay takes at once, once it said so (device).
+    most_streams: usize,
     /// Why it is over: a code, and words for people.
     over: Option<(u64, String)>,
 }
@@ -165,6 +167,7 @@ impl SharedSession {
             streams: HashMap::new(),
             armed: None,
             last_path: None,
+            most_streams: usize::MAX,
             over: None,
         };
         let inner = Inner { state: Mutex::new(state), rearmed: Notify::new(), signals };
@@ -209,6 +212,10 @@ impl SharedSession {
         let mut state = self.lock();
         if state.over.is_some() {
             return Err(Refusal::Draining);
+        }
+        // More would be a violation, and the end of the subflow that says so.
+        if state.session.streams() >= state.most_streams {
+            return Err(Refusal::TooMany);
         }
         let now = now();
         let id = state.session.open_stream(destination, class, now)?;
@@ -364,6 +371,9 @@ impl SharedSession {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
+        if let Signal::Welcome { hello, .. } = &signal {
+            self.lock().most_streams = usize::try_from(hello.max_streams).unwrap_or(usize::MAX);
+        }
         // An owner that is gone has no use for it.
         let _ = self.inner.signals.send(signal);
     }

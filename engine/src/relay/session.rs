@@ -67,6 +67,11 @@ impl RelaySession {
             match signal {
                 Signal::Opening { stream, destination } => {
                     let stream = self.shared.stream(stream);
+                    let most = self.relay.config.limits.streams_per_session;
+                    if streams.len() >= most || self.meter.is_exhausted() {
+                        refuse(&self.relay, &stream, OpenResult::OverLimit);
+                        continue;
+                    }
                     streams.spawn(serve(
                         Arc::clone(&self.relay),
                         Arc::clone(&self.meter),
@@ -114,16 +119,9 @@ impl RelaySession {
 /// Connects a stream and carries it to its end.
 async fn serve(relay: Arc<Relay>, meter: Arc<Meter>, stream: BondStream, destination: Destination) {
     relay.metrics.streams_begun.add(1);
-    let connected =
-        if meter.is_exhausted() { Err(OpenResult::OverLimit) } else { connect(&relay, &destination).await };
-    let connection = match connected {
+    let connection = match connect(&relay, &destination).await {
         Ok(connection) => connection,
-        Err(result) => {
-            relay.metrics.streams_refused.add(1);
-            tracing::debug!(?result, "a stream was not connected");
-            stream.accept(result);
-            return;
-        }
+        Err(result) => return refuse(&relay, &stream, result),
     };
     stream.accept(OpenResult::Connected);
     let up = |bytes| {
@@ -137,6 +135,12 @@ async fn serve(relay: Arc<Relay>, meter: Arc<Meter>, stream: BondStream, destina
     if let Err(CarryError::Connection(error)) = stream.carry(&connection, up, down).await {
         tracing::trace!(%error, "a stream's connection was cut");
     }
+}
+
+fn refuse(relay: &Relay, stream: &BondStream, result: OpenResult) {
+    relay.metrics.streams_refused.add(1);
+    tracing::debug!(?result, "a stream was not connected");
+    stream.accept(result);
 }
 
 async fn connect(relay: &Relay, destination: &Destination) -> Result<TcpStream, OpenResult> {

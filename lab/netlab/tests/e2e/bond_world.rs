@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use multiway_api::EventDetail;
 use multiway_linksim::{LinkSpec, Scenario, ServerSpec, mbit};
 use multiway_netlab::{Direction, DnsAnswer, DnsServer, Host, NetworkOptions, Process, Server};
 
@@ -61,6 +62,12 @@ impl BondWorld {
         Ok(bond)
     }
 
+    /// One whose device has not joined.
+    pub(crate) fn build(relay_config: &str) -> Result<Self> {
+        let scenario = scenario(ServerSpec::new("origin"));
+        Self::build_with(scenario, |_| Ok(NetworkOptions::default()), relay_config)
+    }
+
     fn build_with(
         scenario: Scenario,
         options: impl FnOnce(&Path) -> Result<NetworkOptions>,
@@ -91,10 +98,23 @@ impl BondWorld {
 
     /// Who the origin says comes to it from the device.
     pub(crate) fn who(&self) -> Result<IpAddr> {
-        let mut stream = self.socks("files.example", WHO_PORT)?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        Ok(text.parse()?)
+        read_who(self.socks("files.example", WHO_PORT)?)
+    }
+
+    /// Waits until the daemon says why flows go without the relay, and fails if they go through it.
+    pub(crate) fn wait_until_fallen_back(&self, because: &str) -> Result<()> {
+        let fell_back = || -> Result<bool> {
+            let events = self.world.status()?.events;
+            let last = events.iter().rev().find_map(|event| match &event.detail {
+                EventDetail::FellBack { reason, .. } => Some(reason.contains(because)),
+                _ => None,
+            });
+            Ok(last == Some(true))
+        };
+        wait_until(because, || fell_back().unwrap_or(false)).with_context(|| self.world.daemon_log())?;
+        let who = self.who()?;
+        ensure!(!self.relay.is(who), "a flow went through the relay although {because}");
+        Ok(())
     }
 
     /// A connection by the daemon's SOCKS5.
@@ -107,11 +127,13 @@ impl BondWorld {
 
     /// The same, or the reply of RFC 1928 section 6 that says why not.
     pub(crate) fn try_socks(&self, host: &str, port: u16) -> Result<Result<TcpStream, u8>> {
+        self.socks_by(self.world.proxy()?.parse()?, host, port)
+    }
+
+    /// The same by another daemon's proxy.
+    pub(crate) fn socks_by(&self, proxy: SocketAddr, host: &str, port: u16) -> Result<Result<TcpStream, u8>> {
         const SUCCEEDED: u8 = 0;
-        let proxy: SocketAddr = self.world.proxy()?.parse()?;
-        let mut stream = self.world.network.device().run(|| TcpStream::connect(proxy))?;
-        stream.set_read_timeout(Some(SOCKET_PATIENCE))?;
-        stream.set_write_timeout(Some(SOCKET_PATIENCE))?;
+        let mut stream = connect(self.world.network.device(), proxy)?;
         let mut request = vec![5, 1, 0, 5, 1, 0, 3, u8::try_from(host.len())?];
         request.extend_from_slice(host.as_bytes());
         request.extend_from_slice(&port.to_be_bytes());
@@ -138,7 +160,7 @@ pub(crate) struct Relay {
     address: SocketAddr,
     directory: PathBuf,
     /// Answers its name lookups.
-    _dns: DnsServer,
+    pub(crate) dns: DnsServer,
 }
 
 impl Relay {
@@ -155,7 +177,7 @@ impl Relay {
         host.set_resolv_conf("nameserver 127.0.0.1\n")?;
         let address = SocketAddr::new(server.public_address().into(), RELAY_PORT);
         let addresses = server.addresses();
-        let mut relay = Self { process: None, host, addresses, address, directory, _dns: dns };
+        let mut relay = Self { process: None, host, addresses, address, directory, dns };
         relay.configure(config)?;
         relay.run()?;
         Ok(relay)
@@ -209,10 +231,67 @@ impl Relay {
         self.addresses.contains(&address)
     }
 
+    /// Its host.
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Where devices connect.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its process.
+    pub(crate) fn process(&mut self) -> &mut Process {
+        self.process.as_mut().expect("the test started it")
+    }
+
+    /// Ends it as `kill -9` does.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        let mut process = self.process.take().context("the test started it")?;
+        process.child().kill()?;
+        process.child().wait()?;
+        Ok(())
+    }
+
+    /// A file of its directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
     /// What it logged.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
+
+    /// One of its metrics, by its name behind `multiway_relay_`.
+    pub(crate) fn metric(&self, name: &str) -> Result<u64> {
+        let text = self.host.run(|| -> io::Result<String> {
+            let mut stream = TcpStream::connect_timeout(&METRICS, PATIENCE)?;
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n")?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text).map(|_| text)
+        })?;
+        let line = format!("\nmultiway_relay_{name} ");
+        let (_, value) = text.split_once(&line).with_context(|| format!("no {name} in {text}"))?;
+        Ok(value.lines().next().unwrap_or_default().parse()?)
+    }
+}
+
+/// Reads what the origin says of who came.
+pub(crate) fn read_who(mut stream: TcpStream) -> Result<IpAddr> {
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text.parse()?)
+}
+
+/// A connection from a host on which nothing waits for ever.
+pub(crate) fn connect(host: &Host, address: SocketAddr) -> Result<TcpStream> {
+    let stream = host.run(|| TcpStream::connect_timeout(&address, SOCKET_PATIENCE));
+    let stream = stream.with_context(|| format!("no connection to {address}"))?;
+    stream.set_read_timeout(Some(SOCKET_PATIENCE))?;
+    stream.set_write_timeout(Some(SOCKET_PATIENCE))?;
+    Ok(stream)
 }
 
 /// What an exchange came to at the origin's end: who came, and what was wrong.

@@ -8,6 +8,7 @@ mod wire;
 
 mod bond;
 mod bond_programs;
+mod bond_security;
 mod cables;
 mod crowd;
 mod failopen;
