@@ -53,16 +53,20 @@ impl Session {
         (0..self.slots.len()).filter(suspect).fold(Slots::NONE, Slots::with)
     }
 
-    /// The subflow for what is no data: where the far end spoke last, if that is as good as any.
+    /// The subflow for what is no data: where the far end spoke last, if data may go there too; else
+    /// one that is as good as any.
     pub(super) fn control_slot(&self, stream: &Stream) -> Option<usize> {
         let best = self.best_tier()?;
+        let sees_backups = stream.scheduler.sees_backups();
+        if let Some(slot) = stream.arrived_on
+            && self.subflow(slot).is_some_and(|subflow| self.may_carry(subflow, sees_backups))
+        {
+            return Some(slot);
+        }
         let good = |slot: usize| {
             let subflow = self.subflow(slot)?;
             (tier(subflow) == Some(best)).then_some(slot)
         };
-        if let Some(slot) = stream.arrived_on.and_then(good) {
-            return Some(slot);
-        }
         let leased = stream.leases.iter().filter_map(|(_, slot)| good(*slot));
         let all = (0..self.slots.len()).filter_map(good);
         let by_rank = |slot: &usize| {

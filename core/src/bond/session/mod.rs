@@ -221,6 +221,10 @@ impl Session {
         self.slots[slot] = Some(Subflow::new(id, path, backup, now));
         self.by_id.insert(id, slot);
         self.plan_subflow_up(slot, now);
+        // While nothing better was up, sockets of failed paths took what was to be said.
+        for suspect in self.suspects().iter() {
+            self.repeat_control(suspect);
+        }
         self.replan(now);
         self.plan_paths(now);
     }

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use super::{ACK_DELAY, Session};
+use crate::bond::config::Role;
 use crate::bond::stream::Slots;
-use crate::bond::wire::StreamId;
+use crate::bond::wire::{Standing, StreamId};
 use crate::units::Timestamp;
 
 /// How often held-up streams are looked for, while there is another path to help on.
@@ -25,6 +26,10 @@ impl Session {
     /// Says again, over other subflows, what the subflow in `slot` said of streams.
     pub(super) fn repeat_control(&mut self, slot: usize) {
         self.flow.is_due = true;
+        if self.role == Role::Device {
+            let suspects = self.slots.iter().flatten().filter(|subflow| subflow.is_suspect);
+            self.standings.extend(suspects.map(|subflow| (subflow.id, Standing::Suspect)));
+        }
         for (subflow, (standing, _)) in self.told.extract_if(.., |_, (_, told_on)| *told_on == slot) {
             self.standings.entry(subflow).or_insert(standing);
         }

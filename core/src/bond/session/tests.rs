@@ -390,3 +390,22 @@ fn a_replayed_open_opens_nothing() {
     pair.relay.handle_received(pair.up[0].0, open.to_bytes(), pair.now).expect("a copy is allowed");
     assert_eq!(pair.relay.streams(), 0);
 }
+
+#[test]
+fn the_relay_hears_of_a_suspect_path_although_that_path_was_asked_first() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.device.send(stream, text("question"), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(100));
+    pair.cut.push(WIFI);
+    pair.device.send(stream, text("another"), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(100));
+    pair.device.suspect_path(WIFI, Suspicion::Unacknowledged, pair.now);
+    // Its socket takes bytes for as long as another subflow needs to come up.
+    let wifi = pair.up[0].0;
+    while pair.device.poll_transmit(wifi, 16 << 10, pair.now).is_some() {}
+    pair.run(Duration::from_millis(100));
+    assert_eq!(read_all(&mut pair.relay, stream, pair.now).0, b"questionanother");
+    assert_eq!(pair.device.observe_path(CELLULAR).outstanding_since, None, "the relay acknowledges there");
+    assert!(pair.relay.subflows().iter().any(|subflow| subflow.path == WIFI && subflow.suspect));
+}
