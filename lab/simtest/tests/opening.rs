@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::fast;
-use multiway_core::mphttp::download::{Action, Download, DownloadConfig, LaneId, Opening, PathOffer};
+use multiway_core::mphttp::download::{Action, Ask, Download, DownloadConfig, LaneId, Opening, PathOffer};
 use multiway_core::paths::{PathEstimate, PathId};
 use multiway_core::units::Timestamp;
 
@@ -67,4 +67,37 @@ fn a_request_that_nobody_acknowledges_is_repeated_soon() {
 fn where_nothing_is_known_of_a_request_it_is_repeated_late() {
     let after = repeated_after(Opening::AsClient, |_| None, LONG).expect("the other path is tried");
     assert!((Duration::from_secs(4)..Duration::from_secs(6)).contains(&after), "{after:?}");
+}
+
+#[test]
+fn a_path_that_does_not_connect_is_not_waited_for_where_another_does() {
+    let after = |answers: bool| {
+        let config = DownloadConfig { opening: Opening::AsClient, open_all_paths_at_once: true, ..fast() };
+        let offer =
+            |path| PathOffer { path: PathId(path), metered: false, estimate: PathEstimate::default() };
+        let mut download = Download::new(config, vec![offer(0), offer(1)], Timestamp::ZERO);
+        let mut second_path = None;
+        let mut now = Timestamp::ZERO;
+        loop {
+            while let Some(action) = download.poll_action() {
+                match action {
+                    Action::Connect { lane, path: PathId(1) } => {
+                        second_path = Some(lane);
+                        if answers {
+                            download.handle_connected(lane, Some(Duration::from_millis(40)), now);
+                        }
+                    }
+                    Action::Request { ask: Ask::AsClient, lane } if Some(lane) == second_path => {
+                        return now - Timestamp::ZERO;
+                    }
+                    _ => {}
+                }
+            }
+            now = download.poll_timeout(now).expect("it is not over");
+            download.handle_timeout(now);
+        }
+    };
+    let (with, without) = (after(true), after(false));
+    assert!(with <= Duration::from_millis(200), "{with:?}");
+    assert!(without >= Duration::from_millis(400), "{without:?}");
 }

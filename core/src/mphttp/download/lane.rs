@@ -134,7 +134,12 @@ impl Lane {
 
     /// Round-trip time to plan with, [`tuning::UNKNOWN_RTT`] before any measurement.
     pub(super) fn rtt(&self) -> Duration {
-        self.base_rtt.or(self.smoothed_rtt).unwrap_or(tuning::UNKNOWN_RTT)
+        self.known_rtt().unwrap_or(tuning::UNKNOWN_RTT)
+    }
+
+    /// The round-trip time, if it was measured or is remembered.
+    pub(super) fn known_rtt(&self) -> Option<Duration> {
+        self.base_rtt.or(self.smoothed_rtt)
     }
 
     /// Takes a round-trip measurement; the least is kept as the base.

@@ -600,9 +600,14 @@ impl Download {
     }
 
     fn repeat_opening(&mut self, now: Timestamp) {
+        let beside = self.lanes.values().filter(|lane| lane.state == LaneState::Open).map(Lane::rtt).min();
         let waiting = self.lanes.values().filter(|lane| is_opening(lane)).all(|lane| match lane.state {
             LaneState::Connecting => {
-                let patience = (lane.rtt() * tuning::OPENING_CONNECT_RTTS).max(tuning::OPENING_CONNECT_LEAST);
+                let (round_trip, least) = match beside {
+                    Some(beside) => (lane.known_rtt().unwrap_or(beside), tuning::OPENING_CONNECT_BESIDE),
+                    None => (lane.rtt(), tuning::OPENING_CONNECT_LEAST),
+                };
+                let patience = (round_trip * tuning::OPENING_CONNECT_RTTS).max(least);
                 now - lane.opened_at >= patience
             }
             LaneState::Open => match lane.is_acknowledged {

@@ -119,6 +119,10 @@ pub const OPENING_CONNECT_RTTS: u32 = 3;
 /// ... but not earlier than this.
 pub const OPENING_CONNECT_LEAST: Duration = Duration::from_millis(450);
 
+/// ... unless a connection to the server stands on another path: then the server is there, a packet was lost
+/// (it would be sent again after a second, RFC 6298 section 2), and the request costs nothing elsewhere.
+pub const OPENING_CONNECT_BESIDE: Duration = Duration::from_millis(100);
+
 /// ... or when the server's host has not even acknowledged it for this long: three retransmissions on an
 /// everyday path.
 pub const OPENING_UNACKNOWLEDGED_WAIT: Duration = Duration::from_millis(1500);
