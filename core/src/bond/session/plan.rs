@@ -66,6 +66,19 @@ const BUSY_PERIOD: Duration = Duration::from_millis(100);
 /// How often a session that uses what it should not need looks whether it can stop.
 const PLAN_PERIOD: Duration = Duration::from_millis(250);
 
+/// A path that brought nothing for so long while streams are open is asked whether it still works: a
+/// translator on the way may have forgotten it, and what the far end sends would never arrive. Every
+/// question wakes a radio, so a metered path is asked less often.
+const QUIET_CHECK: Duration = Duration::from_secs(60);
+const METERED_QUIET_CHECK: Duration = Duration::from_secs(240);
+
+/// It has so long for an answer: the kernel retransmits 4 times in that.
+const QUIET_PATIENCE: Duration = Duration::from_secs(4);
+
+/// With open streams another path is needed once none has worked for so long, although this end has
+/// nothing to say: the far end may.
+const UNREACHABLE: Duration = Duration::from_secs(5);
+
 /// The far end is asked for its retransmission timeout so often, while more is expected of it (M4).
 const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -483,12 +496,27 @@ impl Session {
     }
 
     /// Whether something waits for a path.
-    fn is_needed(&self) -> bool {
-        !self.busy.is_empty() || (self.by_id.is_empty() && !self.streams.is_empty())
+    fn is_needed(&mut self, now: Timestamp) -> bool {
+        if !self.busy.is_empty() || self.streams.is_empty() {
+            return !self.busy.is_empty();
+        }
+        if self.slots.iter().flatten().any(|subflow| !subflow.is_suspect) {
+            return false;
+        }
+        let up = self.plan.paths.iter().filter(|entry| self.is_up_on(entry.offer.path));
+        let since = up.filter_map(|entry| match entry.health {
+            Health::Suspect { since, .. } => Some(since),
+            Health::Good => None,
+        });
+        let Some(at) = since.max().map(|since| since + UNREACHABLE) else { return true };
+        if at > now {
+            self.plan.wake(at);
+        }
+        at <= now
     }
 
     fn plan_openings(&mut self, now: Timestamp) {
-        let is_needed = self.is_needed();
+        let is_needed = self.is_needed(now);
         let none_good = self.plan.paths.iter().all(|entry| !entry.is_good());
         for index in 0..self.plan.paths.len() {
             let entry = &self.plan.paths[index];
@@ -610,7 +638,11 @@ impl Session {
         for index in 0..self.plan.paths.len() {
             let entry = &self.plan.paths[index];
             let path = entry.offer.path;
-            if entry.is_good() || !self.is_up_on(path) {
+            if !self.is_up_on(path) {
+                continue;
+            }
+            if entry.is_good() {
+                self.check_quiet(index, now);
                 continue;
             }
             if entry.probe_at <= now {
@@ -621,6 +653,32 @@ impl Session {
             }
             let at = self.plan.paths[index].probe_at;
             self.plan.wake(at);
+        }
+    }
+
+    /// Asks a path that has long been quiet whether it still works.
+    fn check_quiet(&mut self, index: usize, now: Timestamp) {
+        let path = self.plan.paths[index].offer.path;
+        let on_path = self.slots.iter().flatten().filter(|subflow| subflow.path == path);
+        let Some(life) = on_path.map(|subflow| subflow.last_received).max() else { return };
+        let entry = &mut self.plan.paths[index];
+        // Any byte is an answer.
+        while entry.pings.front().is_some_and(|(_, at)| *at <= life) {
+            entry.pings.pop_front();
+        }
+        let quiet = if entry.offer.metered { METERED_QUIET_CHECK } else { QUIET_CHECK };
+        let at = match entry.pings.front() {
+            Some((_, asked)) => *asked + QUIET_PATIENCE,
+            None if self.streams.is_empty() => return,
+            None => life + quiet,
+        };
+        if at > now {
+            self.plan.wake(at);
+        } else if entry.pings.is_empty() {
+            self.ping(path, now);
+            self.plan.wake(now + QUIET_PATIENCE);
+        } else {
+            self.suspect_path(path, Suspicion::Silent, now);
         }
     }
 

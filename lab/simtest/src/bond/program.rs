@@ -70,9 +70,11 @@ impl Program {
         self.sides[end].read
     }
 
+    /// Whether neither end's program waits for anything.
     pub(super) fn is_over(&self) -> bool {
+        let is_done = |side: &Side| side.over.is_some() || (side.is_finished && side.is_end_read);
         let relay_knows = self.accept_at.is_some();
-        self.id.is_some() && self.sides[0].over.is_some() && (self.sides[1].over.is_some() || !relay_knows)
+        self.id.is_some() && is_done(&self.sides[0]) && (is_done(&self.sides[1]) || !relay_knows)
     }
 
     fn half(&self, end: usize) -> &Half {

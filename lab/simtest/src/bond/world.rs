@@ -15,7 +15,7 @@ use multiway_linksim::{Link, generator};
 
 use super::program::{Over, Program};
 use super::reference::Ledger;
-use super::scene::{Death, Scene};
+use super::scene::{Death, Scene, StreamPlan};
 use super::tcp::{HEADER, Packet, Tcp};
 use super::watch::Watch;
 
@@ -222,17 +222,25 @@ impl World {
         while self.outcome.faults.is_empty() {
             self.settle();
             if self.programs.iter().all(Program::is_over) {
-                self.check_end();
-                break;
+                if self.is_last_word_said() {
+                    break;
+                }
+                self.ask_once_more();
             }
-            let next = self.next_time().max(self.now);
+            let Some(next) = self.next_time() else {
+                let state = self.describe();
+                self.fault(format!("nothing is due:\n{state}"));
+                break;
+            };
+            let next = next.max(self.now);
             if next > end {
                 self.now = end;
                 break;
             }
             steps = if next == self.now { steps + 1 } else { 0 };
             if steps > MOST_STEPS {
-                self.fault(format!("spins at {:?}", self.now.since_origin()));
+                let timers = self.sessions.each_ref().map(Session::poll_timeout);
+                self.fault(format!("spins; timers {timers:?}"));
                 break;
             }
             self.now = next;
@@ -242,7 +250,8 @@ impl World {
         let origin = Timestamp::ZERO;
         self.outcome.streams =
             self.programs.iter().map(|p| (p.over(), p.ended_at.map(|at| at - origin))).collect();
-        if !self.programs.iter().all(Program::is_over) && self.outcome.faults.is_empty() {
+        let is_over = self.programs.iter().all(Program::is_over) && self.is_last_word_said();
+        if !is_over && self.outcome.faults.is_empty() {
             let state = self.describe();
             self.fault(format!("not over in time:\n{state}"));
         }
@@ -263,19 +272,36 @@ impl World {
         format!("{}\nactive {:?}", lines.join("\n"), self.sessions[DEVICE].active_path())
     }
 
-    /// After the last stream nothing may be left of any.
-    fn check_end(&mut self) {
+    /// Whether nothing is left of any stream at either end.
+    fn is_last_word_said(&mut self) -> bool {
         for (name, end) in [("device", DEVICE), ("relay", RELAY)] {
             let session = &self.sessions[end];
-            let (streams, held) = (session.streams(), session.held_bytes());
-            // What one end gave up, the other one may not have heard of yet.
-            if streams == 0 && held > 0 {
+            if session.streams() > 0 {
+                return false;
+            }
+            let held = session.held_bytes();
+            if held > 0 {
                 self.fault(format!("the {name} holds {held} bytes without a stream"));
             }
         }
+        true
     }
 
-    fn next_time(&self) -> Timestamp {
+    /// One end does not know yet that a stream is over. Without subflows nobody can tell it, nor need
+    /// that be; one more stream, undisturbed, brings the news.
+    fn ask_once_more(&mut self) {
+        let links = self.scene.paths.iter().flat_map(|path| [&path.spec.up, &path.spec.down]);
+        let trouble = links.flat_map(|link| link.schedule.last()).map(|(at, _)| *at).max();
+        let is_calm = self.changes.is_empty() && trouble.is_none_or(|at| at <= self.now.since_origin());
+        if self.programs.len() > self.scene.streams.len() || !is_calm {
+            return;
+        }
+        self.deaths.clear();
+        let opens_at = self.now.since_origin();
+        self.programs.push(Program::new(StreamPlan { opens_at, ..StreamPlan::download(1000) }));
+    }
+
+    fn next_time(&self) -> Option<Timestamp> {
         let links = self.paths.iter().flat_map(|path| &path.links).filter_map(Link::poll_timeout);
         let sessions = self.sessions.iter().filter_map(Session::poll_timeout);
         let origin = Timestamp::ZERO;
@@ -296,7 +322,7 @@ impl World {
         });
         let watch = (self.sessions[DEVICE].streams() > 0).then_some(self.watch_at);
         let all = links.chain(sessions).chain(programs).chain(connections).chain(watch);
-        all.chain(self.changes.front().copied()).min().unwrap_or(self.now)
+        all.chain(self.changes.front().copied()).min()
     }
 
     /// Does what is due now.

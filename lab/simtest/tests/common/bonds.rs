@@ -195,6 +195,29 @@ fn death() -> impl Strategy<Value = Death> {
         .prop_map(|(subflow, end, after, other)| Death { subflow, end, after, other: other.map(ms) })
 }
 
+/// One of several paths falls silent for ever.
+fn with_dead_path(mut paths: Vec<BondPath>, dead: Option<(usize, u64)>) -> Vec<BondPath> {
+    if let Some((index, from)) = dead.filter(|(index, _)| paths.len() > 1 && *index < paths.len()) {
+        let LinkSpec { up, down } = &mut paths[index].spec;
+        for link in [up, down] {
+            link.schedule.retain(|(at, _)| *at < ms(from));
+            link.schedule.push((ms(from), Change::Blackhole(true)));
+        }
+    }
+    paths
+}
+
+/// Lossless paths, and programs that finish what they begin.
+pub(crate) fn calm_scene() -> impl Strategy<Value = Scene> {
+    let path = (rate(), rtt()).prop_map(|(rate, rtt)| BondPath::new(LinkSpec::symmetric(mbit(rate), rtt)));
+    (scene(), prop::collection::vec(path, 2..4)).prop_map(|(scene, paths)| Scene {
+        paths,
+        deaths: Vec::new(),
+        oracle: false,
+        ..scene
+    })
+}
+
 /// Everything that can go wrong does, and is over some time.
 pub(crate) fn scene() -> impl Strategy<Value = Scene> {
     let parts = (
@@ -206,10 +229,10 @@ pub(crate) fn scene() -> impl Strategy<Value = Scene> {
         prop::collection::vec(death(), 0..4),
         1u8..=2,
         prop_oneof![3 => Just(usize::MAX), 1 => 1usize..2_000],
-        any::<u64>(),
+        (any::<u64>(), prop::option::weighted(0.2, (0usize..3, 0..TROUBLE))),
     );
-    parts.prop_map(|(paths, config, improved, oracle, streams, deaths, rounds, piece, seed)| Scene {
-        paths,
+    parts.prop_map(|(paths, config, improved, oracle, streams, deaths, rounds, piece, (seed, dead))| Scene {
+        paths: with_dead_path(paths, dead),
         config,
         detector: if improved { DetectorKind::Improved } else { DetectorKind::MultiMob },
         oracle,
