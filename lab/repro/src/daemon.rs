@@ -125,13 +125,7 @@ impl Daemon {
 
     /// CPU time it has used, by itself and in the kernel on its behalf.
     pub(crate) fn cpu_seconds(&mut self) -> Result<f64> {
-        let stat = self.proc_file("stat")?;
-        // Fields after the command's name, which may hold blanks: utime and stime are the 14th and 15th.
-        let fields: Vec<&str> =
-            stat.rsplit_once(')').context("no process status")?.1.split_whitespace().collect();
-        let ticks: u64 = fields.get(11).context("no utime")?.parse::<u64>()?
-            + fields.get(12).context("no stime")?.parse::<u64>()?;
-        Ok(ticks as f64 / TICKS_PER_SECOND)
+        cpu_seconds_of(&mut self.process).with_context(|| self.log())
     }
 
     /// Memory it holds now, in KiB.
@@ -148,6 +142,18 @@ impl Daemon {
         let file = format!("/proc/{}/{name}", self.process.child().id());
         std::fs::read_to_string(&file).with_context(|| format!("cannot read {file}: {}", self.log()))
     }
+}
+
+/// CPU time that a process has used, by itself and in the kernel on its behalf.
+pub(crate) fn cpu_seconds_of(process: &mut Process) -> Result<f64> {
+    let file = format!("/proc/{}/stat", process.child().id());
+    let stat = std::fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
+    // Fields after the command's name, which may hold blanks: utime and stime are the 14th and 15th.
+    let fields: Vec<&str> =
+        stat.rsplit_once(')').context("no process status")?.1.split_whitespace().collect();
+    let ticks: u64 = fields.get(11).context("no utime")?.parse::<u64>()?
+        + fields.get(12).context("no stime")?.parse::<u64>()?;
+    Ok(ticks as f64 / TICKS_PER_SECOND)
 }
 
 impl Drop for Daemon {

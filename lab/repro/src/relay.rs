@@ -18,7 +18,7 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running relay; ended when dropped.
 pub(crate) struct Relay {
-    _process: Process,
+    process: Process,
     invite: String,
 }
 
@@ -59,7 +59,12 @@ impl Relay {
         host.wait_for_port(listen, START_PATIENCE).with_context(|| {
             format!("multiway relay: {}", std::fs::read_to_string(&log).unwrap_or_default().trim())
         })?;
-        Ok(Self { _process: process, invite })
+        Ok(Self { process, invite })
+    }
+
+    /// Its process.
+    pub(crate) fn process(&mut self) -> &mut Process {
+        &mut self.process
     }
 
     /// What makes a daemon use it.

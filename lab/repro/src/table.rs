@@ -27,7 +27,7 @@ pub(crate) fn render(report: &Report) -> String {
         "multimob" => {
             vec![answers(report), second_path(report, "lte_bytes"), second_path(report, "lte_energy_j")]
         }
-        "overhead" | "concurrent" => vec![quantities(report)],
+        "overhead" | "concurrent" | "relay-cost" => vec![quantities(report)],
         _ => vec![times(report), efficiencies(report), shares(report)],
     };
     let machine = &report.machine;

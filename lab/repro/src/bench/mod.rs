@@ -3,6 +3,7 @@
 mod concurrent;
 mod multimob;
 mod overhead;
+mod relay_cost;
 mod sweep;
 
 use std::path::{Path, PathBuf};
@@ -38,6 +39,8 @@ pub(crate) enum Name {
     Multimob,
     /// Downloads through a relay, beside kernel MPTCP
     RelayGrid,
+    /// What a relay costs, beside a pair of HAProxy instances
+    RelayCost,
 }
 
 #[derive(Debug, Args)]
@@ -80,6 +83,7 @@ impl Name {
             Self::Concurrent => "concurrent",
             Self::Multimob => "multimob",
             Self::RelayGrid => "relay-grid",
+            Self::RelayCost => "relay-cost",
         }
     }
 }
@@ -90,6 +94,7 @@ pub(crate) fn run(binary: &Path, options: &Options) -> Result<()> {
         Name::Overhead => overhead::run(binary, options)?,
         Name::Concurrent => concurrent::run(binary, options)?,
         Name::Multimob => multimob::run(binary, options)?,
+        Name::RelayCost => relay_cost::run(binary, options)?,
         name => sweep::run(binary, name.text(), options)?,
     };
     let Some(report) = report else { return Ok(()) };
