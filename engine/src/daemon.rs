@@ -329,7 +329,7 @@ fn context(config: &Config, features: Features) -> Result<Context, DaemonError> 
     }
     let upstreams = config.dns.upstreams.iter().map(|server| SocketAddr::new(*server, DNS_PORT)).collect();
     let upstreams = Upstreams::new(upstreams, SystemFiles::default());
-    let resolver = Resolver::new(Arc::new(paths.clone()), upstreams);
+    let resolver = Resolver::preferring(config.preference, Arc::new(paths.clone()), upstreams);
     let journal = Journal::default();
     tell_of_doubts(&resolver, &paths, &journal);
     Ok(Context {

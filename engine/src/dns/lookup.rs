@@ -8,7 +8,7 @@ use std::time::Duration;
 use hickory_proto::op::ResponseCode;
 use multiway_core::flow::doubts::Doubts;
 use multiway_core::flow::names::{FAMILIES, HostName, NameMemory, Outcome, Suspicion, suspicion_of};
-use multiway_core::paths::{Family, NetworkIdentity, PathId, PathInfo};
+use multiway_core::paths::{Family, NetworkIdentity, PathId, PathInfo, Preference};
 use multiway_core::units::Timestamp;
 use tokio::sync::OnceCell;
 use tokio::task::{JoinHandle, JoinSet};
@@ -27,7 +27,7 @@ const MEMORY_CAPACITY: usize = 10_000;
 const FAMILY_GRACE: Duration = Duration::from_millis(50);
 
 /// How long a path's own servers are waited for before the other paths' are asked as well.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long servers that did not answer are asked beside the other paths' from the start.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -48,6 +48,7 @@ pub(super) type Teller = Box<dyn Fn(&HostName, PathId, Suspicion) + Send + Sync>
 pub(super) struct Shared {
     pub(super) uplinks: Arc<dyn Uplinks>,
     pub(super) upstreams: Upstreams,
+    preference: Preference,
     memory: Mutex<NameMemory>,
     in_flight: Mutex<BTreeMap<(HostName, PathId), SharedResult>>,
     /// Paths whose servers did not answer lately, and until when that is assumed to last.
@@ -68,10 +69,11 @@ pub(super) fn families_of(path: &PathInfo) -> Vec<Family> {
 }
 
 impl Shared {
-    pub(super) fn new(uplinks: Arc<dyn Uplinks>, upstreams: Upstreams) -> Self {
+    pub(super) fn new(uplinks: Arc<dyn Uplinks>, upstreams: Upstreams, preference: Preference) -> Self {
         Self {
             uplinks,
             upstreams,
+            preference,
             memory: Mutex::new(NameMemory::new(MEMORY_CAPACITY)),
             in_flight: Mutex::default(),
             silent: Mutex::default(),
@@ -123,6 +125,7 @@ impl Shared {
         if is_silent && let Some(borrowed) = shared.borrow(name, families, &others) {
             return Ok(borrowed);
         }
+        let free: Vec<_> = others.iter().filter(|other| !shared.spares(other)).cloned().collect();
         let second_opinion = Self::ask_others(shared, others, name, families);
         let own = Self::ask_families(shared, path, name, families);
         tokio::pin!(second_opinion, own);
@@ -154,9 +157,15 @@ impl Shared {
                 }
             },
         };
-        if own.iter().any(|o| *o == Outcome::NoSuchName || suspicion_of(name, o).is_some()) {
+        // An answer that cannot be right is worth a packet on any path; that a name does not exist is not.
+        let is_suspicious = own.iter().any(|o| suspicion_of(name, o).is_some());
+        if is_suspicious || own.contains(&Outcome::NoSuchName) {
             // The answers go into the memory, which prefers the good ones.
-            let _ = timeout(DOUBT_GRACE, second_opinion).await;
+            if is_suspicious {
+                let _ = timeout(DOUBT_GRACE, second_opinion).await;
+            } else {
+                let _ = timeout(DOUBT_GRACE, Self::ask_others(shared, free, name, families)).await;
+            }
             if let Some(better) = shared.remembered(name, families, path.id) {
                 return Ok(better);
             }
@@ -207,6 +216,11 @@ impl Shared {
             }
         }
         paths
+    }
+
+    /// Whether a path is left alone while others will do.
+    pub(super) fn spares(&self, path: &PathInfo) -> bool {
+        path.metered && self.preference != Preference::Fast
     }
 
     /// Asks every one of `others`; the first answer with addresses ends it, else the first.

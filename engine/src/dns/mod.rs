@@ -2,7 +2,7 @@
 //!
 //! [`Resolver::resolve`] asks a path's own servers over that path, so that each path connects to
 //! the server nearest to it. [`Resolver::serve`] answers applications: each of their queries goes
-//! out on every usable path, the first good answer goes back, and all are remembered, so that an
+//! out on every usable path that is not to be spared, the first good answer goes back, and all are remembered, so that an
 //! intercepted address and its name lead to the addresses of every other path
 //! ([`Resolver::sibling_addresses`]).
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use multiway_core::flow::names::{FAMILIES, HostName, InvalidHostName, Outcome, Suspicion};
-use multiway_core::paths::{Family, PathId};
+use multiway_core::paths::{Family, PathId, Preference};
 
 use super::lookup::{Shared, SharedResult, families_of};
 use super::uplinks::Uplinks;
@@ -62,9 +62,15 @@ impl std::fmt::Debug for Resolver {
 }
 
 impl Resolver {
-    /// A resolver that asks `upstreams` over `uplinks`.
+    /// A resolver that asks `upstreams` over `uplinks`, over all of them at once.
     pub fn new(uplinks: Arc<dyn Uplinks>, upstreams: Upstreams) -> Self {
-        Self { shared: Arc::new(Shared::new(uplinks, upstreams)) }
+        Self { shared: Arc::new(Shared::new(uplinks, upstreams, Preference::Fast)) }
+    }
+
+    /// The same for what the user prefers: thrifty, metered paths are asked only when the others' servers
+    /// are silent, fail, or lie.
+    pub fn preferring(preference: Preference, uplinks: Arc<dyn Uplinks>, upstreams: Upstreams) -> Self {
+        Self { shared: Arc::new(Shared::new(uplinks, upstreams, preference)) }
     }
 
     /// The addresses of `host` for connections over `path`, never empty.

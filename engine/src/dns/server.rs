@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::exchange::ExchangeError;
-use super::lookup::{DOUBT_GRACE, Shared};
+use super::lookup::{DOUBT_GRACE, PATIENCE, Shared};
 use super::message::{Envelope, fit_udp, localhost_answer, read_answer, refusal, set_id};
 use super::resolver::Resolver;
 
@@ -47,6 +47,13 @@ enum Rank {
     Private,
     /// What was asked for.
     Good,
+}
+
+impl Rank {
+    /// Whether an answer of this kind is worth asking paths that are otherwise spared.
+    fn is_worth_more(self) -> bool {
+        matches!(self, Self::Failure | Self::Bogus | Self::Private)
+    }
 }
 
 impl Resolver {
@@ -170,24 +177,45 @@ impl Resolver {
     ///
     /// A good answer of the preferred path goes back at once, another path's after
     /// [`PREFERENCE_GRACE`]; a doubtful one waits [`DOUBT_GRACE`] for a better. Answers that come
-    /// later are still remembered.
+    /// later are still remembered. Paths to be spared are asked only when the others do not answer
+    /// within [`PATIENCE`], or not as they should.
     async fn ask_every_path(&self, asked: &Envelope, query: &[u8]) -> Option<Vec<u8>> {
         let paths = self.shared.paths();
         let preferred = paths.first()?.id;
         let (sender, mut answers) = mpsc::channel(paths.len());
-        for path in paths {
-            let (shared, asked, query) = (Arc::clone(&self.shared), asked.clone(), query.to_vec());
-            let sender = sender.clone();
-            tokio::spawn(async move {
-                let answer = shared.ask_and_remember(&path, &asked, &query).await;
-                let _ = sender.send((path.id, answer)).await;
-            });
-        }
-        drop(sender);
+        let ask = |paths: Vec<PathInfo>, sender: mpsc::Sender<_>| {
+            for path in paths {
+                let (shared, asked, query) = (Arc::clone(&self.shared), asked.clone(), query.to_vec());
+                let sender = sender.clone();
+                tokio::spawn(async move {
+                    let answer = shared.ask_and_remember(&path, &asked, &query).await;
+                    let _ = sender.send((path.id, answer)).await;
+                });
+            }
+        };
+        let (spared, first): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| self.shared.spares(path));
+        let (first, spared) = if first.is_empty() { (spared, first) } else { (first, spared) };
+        let mut waiting = first.len();
+        let mut spared = (!spared.is_empty()).then(|| (spared, sender.clone()));
+        let spare_until = Instant::now() + PATIENCE;
+        ask(first, sender);
 
         let mut best: Option<(Rank, bool, Vec<u8>)> = None;
         let mut deadline: Option<Instant> = None;
         loop {
+            let rank = best.as_ref().map_or(Rank::Failure, |(rank, _, _)| *rank);
+            let is_late = Instant::now() >= spare_until;
+            let is_over = is_late || waiting == 0 || rank > Rank::Failure;
+            if is_over
+                && rank.is_worth_more()
+                && let Some((paths, sender)) = spared.take()
+            {
+                deadline = (rank > Rank::Failure).then(|| Instant::now() + DOUBT_GRACE);
+                ask(paths, sender);
+            } else if waiting == 0 {
+                // What is left is not asked.
+                spared = None;
+            }
             let patience = async {
                 match deadline {
                     Some(deadline) => sleep_until(deadline).await,
@@ -199,8 +227,10 @@ impl Resolver {
                     Some(answer) => answer,
                     None => break,
                 },
+                () = sleep_until(spare_until), if spared.is_some() && !is_late => continue,
                 () = patience => break,
             };
+            waiting = waiting.saturating_sub(1);
             let (rank, response) = match answer {
                 Ok(ranked) => ranked,
                 Err(error) => {

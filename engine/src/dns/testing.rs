@@ -10,7 +10,7 @@ use std::time::Duration;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, CNAME};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
-use multiway_core::paths::{NetworkIdentity, PathId, PathInfo, PathKind, PathState};
+use multiway_core::paths::{NetworkIdentity, PathId, PathInfo, PathKind, PathState, Preference};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
@@ -227,16 +227,27 @@ impl Uplinks for FakeUplinks {
     }
 }
 
+/// A thrifty resolver over two servers, the second on a metered path.
+pub(super) fn thrifty_resolver(free: &FakeServer, metered: &FakeServer) -> Resolver {
+    let uplinks = FakeUplinks::to(&[free, metered]);
+    uplinks.paths.lock().expect("no panic under the lock")[1].metered = true;
+    Resolver::preferring(Preference::THRIFTY, uplinks, no_upstreams())
+}
+
 /// A resolver over `servers`, one per path, that reads none of the host's files.
 pub(super) fn resolver(servers: &[&FakeServer]) -> Resolver {
     resolver_over(FakeUplinks::to(servers))
 }
 
 pub(super) fn resolver_over(uplinks: Arc<FakeUplinks>) -> Resolver {
+    Resolver::new(uplinks, no_upstreams())
+}
+
+fn no_upstreams() -> Upstreams {
     let nowhere = SystemFiles {
         hosts: "/nonexistent/hosts".into(),
         resolv_conf: "/nonexistent/resolv.conf".into(),
         stub_servers: "/nonexistent/stub".into(),
     };
-    Resolver::new(uplinks, Upstreams::new(Vec::new(), nowhere))
+    Upstreams::new(Vec::new(), nowhere)
 }

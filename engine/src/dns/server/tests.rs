@@ -7,7 +7,7 @@ use hickory_proto::rr::{RData, Record, RecordType};
 use multiway_core::flow::names::HostName;
 
 use super::*;
-use crate::dns::testing::{FakeServer, Reply, a, answer, name, resolver};
+use crate::dns::testing::{FakeServer, Reply, a, answer, name, resolver, thrifty_resolver};
 
 async fn serve(resolver: &Resolver) -> SocketAddr {
     let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
@@ -69,6 +69,38 @@ async fn a_query_goes_out_on_every_path_and_every_answer_is_remembered() {
     let name = HostName::parse("cdn.example.com").expect("a literal of this test");
     let sibling = resolver.sibling_addresses(&name, IpAddr::from([203, 0, 113, 1]), PathId(2)).await;
     assert_eq!(sibling, Some(vec![late]));
+}
+
+#[tokio::test]
+async fn a_thrifty_user_has_names_looked_up_over_the_metered_path_only_when_the_other_does_not_know() {
+    let zone = [("cdn.example.com", &["203.0.113.1"][..]), ("bad.example.com", &["0.0.0.0"])];
+    let wifi = FakeServer::with(&zone).await;
+    let lte = FakeServer::with(&[("bad.example.com", &["198.51.100.1"])]).await;
+    let server = serve(&thrifty_resolver(&wifi, &lte)).await;
+    let good = ask(server, &query("cdn.example.com", RecordType::A, 1)).await;
+    assert_eq!(addresses(&good), [IpAddr::from([203, 0, 113, 1])]);
+    let missing = ask(server, &query("nowhere.example.com", RecordType::A, 2)).await;
+    assert_eq!(missing.metadata.response_code, ResponseCode::NXDomain);
+    assert_eq!((wifi.queries(), lte.queries()), (2, 0));
+    let doubtful = ask(server, &query("bad.example.com", RecordType::A, 3)).await;
+    assert_eq!(addresses(&doubtful), [IpAddr::from([198, 51, 100, 1])]);
+    assert_eq!((wifi.queries(), lte.queries()), (3, 1));
+}
+
+#[tokio::test]
+async fn a_thrifty_user_gets_the_metered_paths_answer_when_the_others_servers_are_silent_or_fail() {
+    let refusing = FakeServer::start(|query, _| {
+        let mut message = answer(query, Vec::new());
+        message.metadata.response_code = ResponseCode::ServFail;
+        vec![message.into()]
+    })
+    .await;
+    for wifi in [FakeServer::silent().await, refusing] {
+        let lte = FakeServer::with(&[("cdn.example.com", &["198.51.100.1"])]).await;
+        let server = serve(&thrifty_resolver(&wifi, &lte)).await;
+        let response = ask(server, &query("cdn.example.com", RecordType::A, 1)).await;
+        assert_eq!(addresses(&response), [IpAddr::from([198, 51, 100, 1])]);
+    }
 }
 
 #[tokio::test]
