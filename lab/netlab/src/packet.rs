@@ -14,8 +14,17 @@ pub(crate) const HEAD_BYTES: usize = 40 + 60;
 const IPV6_HEADER: usize = 40;
 
 /// Numbers of protocols (RFC 5237's registry).
+const HOP_BY_HOP: u8 = 0;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+
+/// Length of the hop-by-hop header with which multicast listeners report (RFC 3810 section 5).
+const ROUTER_ALERT: usize = 8;
+
+/// Types of ICMPv6 by which kernels find their neighbours and routers (RFC 4861 section 4), and tell which
+/// groups they listen to (RFC 2710 section 3, RFC 3810 section 5.2).
+const HOUSEKEEPING: [u8; 9] = [130, 131, 132, 133, 134, 135, 136, 137, 143];
 
 /// A packet that the first host sent or received.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -69,6 +78,18 @@ impl PassedPacket {
             rst: flags & 0x04 != 0,
             payload: self.bytes.saturating_sub(at as u64 + header),
         })
+    }
+
+    /// Whether it is one of those that IPv6 in the kernel sends by itself on every network: to find
+    /// neighbours and routers, and to tell which groups it listens to.
+    pub fn is_ipv6_housekeeping(&self) -> bool {
+        let Some((protocol, source, _, at)) = self.ip() else { return false };
+        let icmp = match (protocol, self.head.get(at)) {
+            (ICMPV6, _) => at,
+            (HOP_BY_HOP, Some(&ICMPV6)) => at + ROUTER_ALERT,
+            _ => return false,
+        };
+        source.is_ipv6() && self.head.get(icmp).is_some_and(|kind| HOUSEKEEPING.contains(kind))
     }
 
     /// Protocol, both addresses, and where the header behind IP's begins.
@@ -148,6 +169,14 @@ mod tests {
         let seen = PassedPacket::new(Timestamp::ZERO, Direction::Up, &packet);
         assert_eq!(seen.tcp(), None);
         assert!(format!("{seen:?}").contains("UDP 192.0.2.1 to 192.0.2.2, ports (12345, 443)"), "{seen:?}");
+        let mut report = vec![0; 76];
+        (report[0], report[6], report[40], report[48]) = (0x60, HOP_BY_HOP, ICMPV6, 143);
+        let seen = |packet: &[u8]| PassedPacket::new(Timestamp::ZERO, Direction::Up, packet);
+        assert!(seen(&report).is_ipv6_housekeeping());
+        report[48] = 128;
+        assert!(!seen(&report).is_ipv6_housekeeping(), "an echo is asked for by somebody");
+        (report[6], report[40]) = (ICMPV6, 133);
+        assert!(seen(&report).is_ipv6_housekeeping());
         for rubbish in [&[][..], &[0x4f; 4], &[0x60; 200]] {
             let seen = PassedPacket::new(Timestamp::ZERO, Direction::Down, rubbish);
             assert_eq!((seen.tcp(), seen.bytes), (None, rubbish.len() as u64));
