@@ -167,7 +167,7 @@ impl Bench<'_> {
         Daemon::start(target.network.device(), &spec)
     }
 
-    /// curl through the daemon's tunnel, which the relay ends beside the server.
+    /// A reader through the daemon's tunnel, which the relay ends beside the server.
     fn relayed(&self, target: &Target<'_>, mode: BondMode, detector: Detector) -> Result<Transfer> {
         let network = target.network;
         let server = network.server("origin");
@@ -183,11 +183,9 @@ impl Bench<'_> {
             bond: Some(relay.bond(mode, detector)),
         };
         let _daemon = Daemon::start(network.device(), &spec)?;
-        let mut curl = target.command("curl");
-        curl.args(["-s", "-f", "--proxytunnel", "-x", &format!("http://{PROXY}"), "-o"]);
         // What has a private address goes past the relay.
-        curl.arg(target.output()).arg(format!("http://{address}/object.bin"));
-        self.run_program(target, curl)
+        let tunnel_to = Some((address, 80).into());
+        self.reader(target, &Fetch { connect_to: Daemon::proxy(), tunnel_to, ..target.fetch() })
     }
 
     fn curl_alone(&self, target: &Target<'_>, interface: &str) -> Result<Transfer> {
@@ -361,6 +359,7 @@ impl Target<'_> {
             host: address.to_string(),
             interface: None,
             mptcp: false,
+            tunnel_to: None,
         }
     }
 

@@ -36,9 +36,9 @@ pub(crate) enum Method {
     ReaderMptcp,
     /// The same, with the cellular subflow as a backup.
     ReaderMptcpBackup,
-    /// Through Multiway and its relay, from one path to the other while it fails.
+    /// The same program through Multiway and its relay, from one path to the other while it fails.
     Handover(Detector),
-    /// Through Multiway and its relay, over both paths.
+    /// The same, over both paths.
     Aggregate,
 }
 

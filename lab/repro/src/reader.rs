@@ -1,7 +1,7 @@
 //! A small HTTP/1.1 reader that notes when bytes arrive. It follows nothing and retries nothing, so
 //! that what it sees is the network's and not its own doing.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,6 +31,8 @@ pub(crate) struct Fetch {
     /// The only interface to use.
     pub(crate) interface: Option<String>,
     pub(crate) mptcp: bool,
+    /// The server, when `connect_to` is a proxy that is to connect to it without reading along.
+    pub(crate) tunnel_to: Option<SocketAddr>,
 }
 
 /// What a reader saw.
@@ -117,8 +119,29 @@ impl Fetch {
         socket
             .connect(&self.connect_to.into())
             .with_context(|| format!("cannot connect to {}", self.connect_to))?;
-        Ok(socket.into())
+        let stream: TcpStream = socket.into();
+        if let Some(server) = self.tunnel_to {
+            open_tunnel(&stream, server)?;
+        }
+        Ok(stream)
     }
+}
+
+/// Has an HTTP proxy connect to a server.
+pub(crate) fn open_tunnel(mut stream: &TcpStream, server: SocketAddr) -> Result<()> {
+    write!(stream, "CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n\r\n")?;
+    // One byte at a time, so that nothing behind the head is taken.
+    let mut head = BufReader::with_capacity(1, stream).lines();
+    let status = head.next().context("the proxy closed without an answer")??;
+    if status.split(' ').nth(1) != Some("200") {
+        bail!("the proxy says `{status}`");
+    }
+    for line in head {
+        if line?.is_empty() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// The next bytes; none when they are wanted no more.
@@ -197,7 +220,14 @@ mod tests {
     use super::*;
 
     fn fetch(connect_to: SocketAddr) -> Fetch {
-        Fetch { connect_to, target: "/".to_owned(), host: "h".to_owned(), interface: None, mptcp: false }
+        Fetch {
+            connect_to,
+            target: "/".to_owned(),
+            host: "h".to_owned(),
+            interface: None,
+            mptcp: false,
+            tunnel_to: None,
+        }
     }
 
     /// A server that gives the same answer to everyone.

@@ -23,7 +23,7 @@ const ALLOWED_SECONDS: f64 = 0.030;
 pub(crate) fn render(report: &Report) -> String {
     let tables = match report.bench.as_str() {
         "fig10" => vec![aggregation(report)],
-        "blackhole" => vec![times(report), stalls(report)],
+        "blackhole" | "fig6" => vec![times(report), stalls(report)],
         "multimob" => {
             vec![answers(report), second_path(report, "lte_bytes"), second_path(report, "lte_energy_j")]
         }
@@ -157,7 +157,8 @@ fn stalls(report: &Report) -> (String, Table) {
         new_table(header("cell, reader", &["seconds", "T*/T", "longest stall, ms", "first byte, ms"]));
     for cell in &report.cells {
         let optimum = cell.time("optimum").map(|time| time.seconds);
-        for method in cell.methods().into_iter().filter(|method| method.starts_with("reader")) {
+        let reads = |method: &&str| method.starts_with("reader") || method.starts_with("multiway");
+        for method in cell.methods().into_iter().filter(reads) {
             let time = cell.time(method);
             let ratio = optimum.zip(time).map(|(optimum, time)| format!("{:.2}", optimum / time.seconds));
             let whole = |what| show(cell.more(method, what).map(|value| format!("{value:.0}")));

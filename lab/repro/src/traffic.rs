@@ -4,18 +4,18 @@
 //! Someone speaks to a device: nine bursts of 2500 bytes, one every third of a second, each answered by
 //! 750 bytes. Then comes a pause of 5 s, and all of it again.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::output;
-use crate::reader::MPTCP;
+use crate::reader::{MPTCP, open_tunnel};
 
 /// Bursts between two pauses.
 const BURSTS: u32 = 9;
@@ -139,20 +139,9 @@ fn connect(server: SocketAddr, mptcp: bool, proxy: Option<SocketAddr>) -> Result
     let to = proxy.unwrap_or(server);
     let socket = socket(to, mptcp)?;
     socket.connect(&to.into()).with_context(|| format!("cannot connect to {to}"))?;
-    let mut stream: TcpStream = socket.into();
+    let stream: TcpStream = socket.into();
     if proxy.is_some() {
-        write!(stream, "CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n\r\n")?;
-        // One byte at a time, so that nothing behind the head is taken.
-        let mut head = BufReader::with_capacity(1, stream.try_clone()?).lines();
-        let status = head.next().context("the proxy closed without an answer")??;
-        if status.split(' ').nth(1) != Some("200") {
-            bail!("the proxy says `{status}`");
-        }
-        for line in head {
-            if line?.is_empty() {
-                break;
-            }
-        }
+        open_tunnel(&stream, server)?;
     }
     Ok(stream)
 }

@@ -15,11 +15,13 @@ use crate::report::{self, Report};
 use crate::{output, table};
 
 /// The plans that come with the program.
-pub(crate) const PLANS: [(&str, &str); 4] = [
+pub(crate) const PLANS: [(&str, &str); 6] = [
     ("grid", include_str!("../../scenarios/grid.toml")),
     ("fig10", include_str!("../../scenarios/fig10.toml")),
     ("blackhole", include_str!("../../scenarios/blackhole.toml")),
     ("relay-grid", include_str!("../../scenarios/relay-grid.toml")),
+    ("fig6", include_str!("../../scenarios/fig6.toml")),
+    ("subpaths", include_str!("../../scenarios/subpaths.toml")),
 ];
 
 /// What can be measured.
@@ -39,6 +41,10 @@ pub(crate) enum Name {
     Multimob,
     /// Downloads through a relay, beside kernel MPTCP
     RelayGrid,
+    /// MultiMob's figure 6: the Wi-Fi goes silent during a GET through a relay
+    Fig6,
+    /// Short transfers through a relay over paths unlike each other
+    Subpaths,
     /// What a relay costs, beside a pair of HAProxy instances
     RelayCost,
 }
@@ -83,6 +89,8 @@ impl Name {
             Self::Concurrent => "concurrent",
             Self::Multimob => "multimob",
             Self::RelayGrid => "relay-grid",
+            Self::Fig6 => "fig6",
+            Self::Subpaths => "subpaths",
             Self::RelayCost => "relay-cost",
         }
     }

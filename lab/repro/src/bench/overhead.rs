@@ -189,6 +189,7 @@ fn first_byte_ms(wire: &Wire, by_proxy: bool) -> Result<f64> {
         host: SERVER.to_string(),
         interface: None,
         mptcp: false,
+        tunnel_to: None,
     };
     wire.device.run(|| {
         let times: Vec<f64> = (0..FIRST_BYTES)
