@@ -210,6 +210,7 @@ impl Session {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let buffered = stream.sender.buffered();
         let unread = stream.receiver.highest() - stream.receiver.consumed();
+        self.flow.handle_runs(stream.receiver.runs_ahead(), 0);
         stream.receiver.clear();
         let mut freed = std::mem::take(&mut self.freed);
         stream.sender.clear(&mut freed);

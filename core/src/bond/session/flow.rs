@@ -4,11 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::bond::action::Violation;
 use crate::bond::stream::Slots;
-use crate::bond::wire::{INITIAL_SESSION_WINDOW, MAX_STREAMS_AHEAD, StreamId};
+use crate::bond::wire::{INITIAL_SESSION_WINDOW, MAX_SEGMENTS, MAX_STREAMS_AHEAD, StreamId};
 
 /// Streams that are over, remembered with where this end's direction stopped, for a far end that
 /// did not hear of it. A session needs as many as can be over within one loss of a subflow.
 const MOST_REMEMBERED: usize = 1024;
+
+/// A run of bytes behind a gap costs some hundred bytes besides its own, so that over all streams there may
+/// be as many as [`MAX_SEGMENTS`] and one for so many bytes of the window.
+const BYTES_PER_RUN: u64 = 512;
 
 /// Flow control over all streams.
 #[derive(Debug)]
@@ -23,6 +27,9 @@ pub(super) struct Flow {
     consumed: u64,
     granted: u64,
     window: u64,
+    /// Runs of bytes behind gaps, over all streams.
+    runs: usize,
+    most_runs: usize,
     /// Whether the far end is to be told.
     pub(super) is_due: bool,
 }
@@ -37,6 +44,8 @@ impl Flow {
             consumed: 0,
             granted: INITIAL_SESSION_WINDOW,
             window,
+            runs: 0,
+            most_runs: MAX_SEGMENTS + usize::try_from(window / BYTES_PER_RUN).unwrap_or(usize::MAX / 2),
             is_due: window > INITIAL_SESSION_WINDOW,
         }
     }
@@ -60,6 +69,12 @@ impl Flow {
         if self.consumed + self.window >= self.granted + self.window / 4 {
             self.is_due = true;
         }
+    }
+
+    /// A stream has `after` runs behind gaps in place of `before`; false when there are too many.
+    pub(super) fn handle_runs(&mut self, before: usize, after: usize) -> bool {
+        self.runs = self.runs + after - before;
+        self.runs <= self.most_runs
     }
 
     /// Received and not read.

@@ -247,8 +247,12 @@ impl Session {
             self.flow.handle_consumed(beyond);
             return Ok(());
         }
+        let runs = stream.receiver.runs_ahead();
         let arrival = stream.receiver.handle_data(id, dsn, mark, bytes)?;
         self.flow.handle_received(arrival.beyond)?;
+        if !self.flow.handle_runs(runs, stream.receiver.runs_ahead()) {
+            return Err(Violation::TooManyGaps(id.0));
+        }
         if arrival.is_new {
             stream.arrived_on = Some(slot);
             if let Some(path) = path {

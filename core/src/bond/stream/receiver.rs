@@ -140,6 +140,11 @@ impl Receiver {
         !self.idle && self.end.is_none() && self.highest < self.granted
     }
 
+    /// Runs behind a gap, which cost memory beyond their bytes.
+    pub(in crate::bond) fn runs_ahead(&self) -> usize {
+        self.ahead.len()
+    }
+
     /// Whether there is a gap before something that has arrived.
     pub(in crate::bond) fn has_gap(&self) -> bool {
         !self.ahead.is_empty()
