@@ -5,13 +5,16 @@ use std::io::{self, BufRead, IoSlice, Read, Write};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use rustls_pki_types::ServerName;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::paths::TrackedStream;
+
+/// Read from a socket at once: rustls asks for 4 KiB at a time, a quarter of a record.
+const READ_AHEAD: usize = 64 * 1024;
 
 /// A TCP connection of either side.
 #[derive(Debug)]
@@ -50,6 +53,8 @@ pub(crate) struct TlsStream {
     tls: Connection,
     transport: Arc<Transport>,
     early: Option<Early>,
+    /// Read and not yet decrypted; it holds memory only while bytes come in.
+    inbox: BytesMut,
 }
 
 /// What a device wrote before the handshake was over.
@@ -70,13 +75,13 @@ impl TlsStream {
     ) -> io::Result<Self> {
         let mut tls = ClientConnection::new(config, relay).map_err(io::Error::other)?;
         let early = tls.early_data().map(|_| Early::default());
-        Ok(Self { tls: tls.into(), transport: Arc::new(transport), early })
+        Ok(Self { tls: tls.into(), transport: Arc::new(transport), early, inbox: BytesMut::new() })
     }
 
     /// The relay's end.
     pub(crate) fn accept(config: Arc<ServerConfig>, transport: Transport) -> io::Result<Self> {
         let tls = ServerConnection::new(config).map_err(io::Error::other)?;
-        Ok(Self { tls: tls.into(), transport: Arc::new(transport), early: None })
+        Ok(Self { tls: tls.into(), transport: Arc::new(transport), early: None, inbox: BytesMut::new() })
     }
 
     /// The connection below.
@@ -136,7 +141,7 @@ impl TlsStream {
 
     /// Reads what there is, about one record.
     pub(crate) fn read(&mut self) -> io::Result<Received> {
-        match self.tls.read_tls(&mut Socket(&self.transport)) {
+        match self.tls.read_tls(&mut Source { socket: &self.transport, inbox: &mut self.inbox }) {
             Ok(0) => return Ok(Received::End),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
@@ -203,6 +208,9 @@ impl TlsStream {
 
     /// Waits until the socket may have changed: for reading always, for writing if `wants_room`.
     pub(crate) async fn ready(&self, wants_room: bool) -> io::Result<()> {
+        if !self.inbox.is_empty() {
+            return Ok(());
+        }
         let interest = if wants_room { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
         self.transport.ready(interest).await.map(drop)
     }
@@ -221,14 +229,32 @@ impl TlsStream {
     }
 }
 
-/// A socket as rustls wants to see it.
-struct Socket<'a>(&'a TcpStream);
+/// A socket to read from, as rustls wants to see it.
+struct Source<'a> {
+    socket: &'a TcpStream,
+    inbox: &'a mut BytesMut,
+}
 
-impl Read for Socket<'_> {
+impl Read for Source<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.try_read(buffer)
+        if self.inbox.is_empty() {
+            self.inbox.reserve(READ_AHEAD);
+            match self.socket.try_read_buf(self.inbox) {
+                Ok(_) => {}
+                Err(error) => {
+                    *self.inbox = BytesMut::new();
+                    return Err(error);
+                }
+            }
+        }
+        let length = buffer.len().min(self.inbox.len());
+        self.inbox.copy_to_slice(&mut buffer[..length]);
+        Ok(length)
     }
 }
+
+/// A socket to write to, likewise.
+struct Socket<'a>(&'a TcpStream);
 
 impl Write for Socket<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
