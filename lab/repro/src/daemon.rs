@@ -24,6 +24,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// What it writes when its relay has accepted it.
 const RELAY_REACHED: &str = "the relay is reached";
 
+/// A shell's script that runs a program with as many open files as it may have.
+pub(crate) const RAISE_LIMIT: &str = "ulimit -n $(ulimit -H -n); exec \"$@\"";
+
 /// Linux counts CPU time for users in hundredths of a second on every architecture (`USER_HZ`).
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -69,12 +72,7 @@ impl Daemon {
             std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         // A thousand flows have several thousand sockets; the limit of a login shell is 1024.
         let mut command = host.command("sh");
-        command
-            .args(["-c", "ulimit -n $(ulimit -H -n); exec \"$@\"", "sh"])
-            .arg(spec.binary)
-            .arg("up")
-            .arg("-c")
-            .arg(&config);
+        command.args(["-c", RAISE_LIMIT, "sh"]).arg(spec.binary).arg("up").arg("-c").arg(&config);
         if let Some(user) = spec.intercept_user {
             command.args(["--intercept-user", user]);
         }
@@ -130,18 +128,20 @@ impl Daemon {
 
     /// Memory it holds now, in KiB.
     pub(crate) fn resident_kib(&mut self) -> Result<u64> {
-        self.proc_file("status")?
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))
-            .and_then(|rest| rest.trim().strip_suffix(" kB"))
-            .and_then(|number| number.trim().parse().ok())
-            .context("the kernel does not tell the resident size")
+        resident_kib_of(&mut self.process).with_context(|| self.log())
     }
+}
 
-    fn proc_file(&mut self, name: &str) -> Result<String> {
-        let file = format!("/proc/{}/{name}", self.process.child().id());
-        std::fs::read_to_string(&file).with_context(|| format!("cannot read {file}: {}", self.log()))
-    }
+/// Memory that a process holds now, in KiB.
+pub(crate) fn resident_kib_of(process: &mut Process) -> Result<u64> {
+    let file = format!("/proc/{}/status", process.child().id());
+    std::fs::read_to_string(&file)
+        .with_context(|| format!("cannot read {file}"))?
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .and_then(|rest| rest.trim().strip_suffix(" kB"))
+        .and_then(|number| number.trim().parse().ok())
+        .context("the kernel does not tell the resident size")
 }
 
 /// CPU time that a process has used, by itself and in the kernel on its behalf.

@@ -13,6 +13,7 @@ mod radio;
 mod reader;
 mod relay;
 mod report;
+mod sessions;
 mod stats;
 mod table;
 mod traffic;

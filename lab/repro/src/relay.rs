@@ -35,11 +35,22 @@ impl Relay {
     /// Starts one on `host`, reached by `address`, which invites one device. Streams may lead to the
     /// addresses of the host itself.
     pub(crate) fn start(host: &Host, binary: &Path, directory: &Path, address: IpAddr) -> Result<Self> {
+        Self::start_with(host, binary, directory, address, "")
+    }
+
+    /// The same with more in its configuration.
+    pub(crate) fn start_with(
+        host: &Host,
+        binary: &Path,
+        directory: &Path,
+        address: IpAddr,
+        more: &str,
+    ) -> Result<Self> {
         let listen = SocketAddr::new(address, PORT);
         let [config, state, log] =
             ["relay.toml", "relay-state", "relay.log"].map(|name| directory.join(name));
         let text = format!(
-            "listen = [{:?}]\naddress = {:?}\nstate = {state:?}\n[destinations]\nallow = [{:?}]\n",
+            "listen = [{:?}]\naddress = {:?}\nstate = {state:?}\n[destinations]\nallow = [{:?}]\n{more}",
             listen.to_string(),
             listen.to_string(),
             address.to_string()
@@ -65,6 +76,11 @@ impl Relay {
     /// Its process.
     pub(crate) fn process(&mut self) -> &mut Process {
         &mut self.process
+    }
+
+    /// What `multiway relay invite` printed.
+    pub(crate) fn invite(&self) -> &str {
+        &self.invite
     }
 
     /// What makes a daemon use it.

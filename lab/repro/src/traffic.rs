@@ -16,6 +16,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::output;
 use crate::reader::{MPTCP, open_tunnel};
+use crate::sessions;
 
 /// Bursts between two pauses.
 const BURSTS: u32 = 9;
@@ -49,6 +50,8 @@ enum Side {
         #[arg(long)]
         mptcp: bool,
     },
+    /// Holds sessions with a relay, until its input ends
+    Sessions(sessions::Options),
     /// Asks, and writes a line of JSON when it pauses and one at its end
     Ask {
         server: SocketAddr,
@@ -94,6 +97,7 @@ pub(crate) struct Answers {
 pub(crate) fn run(options: &Options) -> Result<()> {
     match &options.side {
         Side::Serve { listen, mptcp } => serve(*listen, *mptcp),
+        Side::Sessions(options) => sessions::run(options),
         Side::Ask { server, mptcp, proxy, rounds, seed, patience } => {
             let stream = connect(*server, *mptcp, *proxy)?;
             let answers = ask(stream, *rounds, *seed, Duration::from_secs(*patience), &mut |line| {

@@ -2,7 +2,7 @@
 //! HAProxy instances that speak TLS 1.3 to each other.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,12 +15,13 @@ use multiway_linksim::{LinkSpec, Scenario, ServerSpec, mbit};
 use multiway_netlab::{Host, Lab, Network, NginxSpec, Process};
 
 use super::Options;
-use crate::daemon::{self, Daemon, DaemonSpec, PROXY};
+use crate::daemon::{self, Daemon, DaemonSpec, PROXY, RAISE_LIMIT};
 use crate::method::{BondMode, Detector, Preference};
 use crate::objects::Objects;
 use crate::plan::WIFI;
-use crate::relay::Relay;
+use crate::relay::{self, Relay};
 use crate::report::{CellReport, Machine, Measurement, Outcome, Report};
+use crate::sessions;
 
 /// Size of the object whose throughput is measured, and in a quick run.
 const BYTES: u64 = 2_000_000_000;
@@ -41,6 +42,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const RATE: Rate = mbit(50);
 const RTT: Duration = Duration::from_millis(50);
 const FIRST_BYTES: u32 = 10;
+
+/// Sessions that are held idle, and in a quick run.
+const SESSIONS: u32 = 10_000;
+const QUICK_SESSIONS: u32 = 1000;
+
+/// The relay is done with what their beginning took after so long.
+const SETTLING: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
@@ -88,6 +96,8 @@ pub(super) fn run(binary: &Path, options: &Options) -> Result<Option<Report>> {
             setup.push(or_failure(way, run, first_byte(binary, way, run)));
         }
     }
+    let sessions = if options.quick { QUICK_SESSIONS } else { SESSIONS };
+    let idle = vec![or_failure(Way::Relay, 1, idle_sessions(binary, &objects, bytes, sessions))];
     let cell = |name: String, bytes, measurements| CellReport {
         name,
         conditions: BTreeMap::new(),
@@ -103,6 +113,7 @@ pub(super) fn run(binary: &Path, options: &Options) -> Result<Option<Report>> {
         cells: vec![
             cell(format!("one veth path, {} MB", bytes / 1_000_000), bytes, throughput),
             cell(format!("first byte at {} ms", RTT.as_millis()), 1, setup),
+            cell(format!("{sessions} idle sessions"), 0, idle),
         ],
     }))
 }
@@ -301,5 +312,43 @@ fn first_byte(binary: &Path, way: Way, run: u32) -> Result<Measurement> {
         outcome: Outcome::Counted,
         path_bytes: BTreeMap::new(),
         more: [("first_byte_ms".to_owned(), seconds * 1e3)].into(),
+    })
+}
+
+/// What idle sessions take of a relay's memory.
+fn idle_sessions(binary: &Path, objects: &Objects, bytes: u64, count: u32) -> Result<Measurement> {
+    let wire = Wire::lay(objects, bytes)?;
+    let address = IpAddr::V4(SERVER);
+    let limits = format!(
+        "[limits]\nsessions_per_user = {count}\nhandshakes_per_second = {count}\n\
+         handshakes_per_second_per_address = {count}\n"
+    );
+    let mut relay = Relay::start_with(&wire.server, binary, wire.lab.directory(), address, &limits)?;
+    let before = daemon::resident_kib_of(relay.process())?;
+    let mut hold = wire.device.command("sh");
+    hold.args(["-c", RAISE_LIMIT, "sh"]).arg(std::env::current_exe()?);
+    hold.args(["traffic", "sessions", &SocketAddr::new(address, relay::PORT).to_string(), relay.invite()]);
+    hold.arg(count.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let start = Instant::now();
+    let mut holding = wire.device.start(hold)?;
+    let mut line = String::new();
+    let output = holding.child().stdout.take().context("its output is piped")?;
+    BufReader::new(output).read_line(&mut line)?;
+    if line.trim() != sessions::READY {
+        bail!("the program that holds sessions ended early");
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    std::thread::sleep(SETTLING);
+    let after = daemon::resident_kib_of(relay.process())?;
+    Ok(Measurement {
+        method: Way::Relay.name().to_owned(),
+        run: 1,
+        seconds,
+        outcome: Outcome::Counted,
+        path_bytes: BTreeMap::new(),
+        more: BTreeMap::from([
+            ("relay_kib_before".to_owned(), before as f64),
+            ("relay_kib_per_session".to_owned(), (after.saturating_sub(before)) as f64 / f64::from(count)),
+        ]),
     })
 }
