@@ -12,17 +12,33 @@ use socket2::SockRef;
 /// what came with it.
 const FAST_OPEN_QUEUE: libc::c_int = 1024;
 
-/// Has the next connect wait for the first write and send it in the SYN (TCP Fast Open, RFC 7413), when
-/// a cookie of the remote's is known; else the handshake asks for one. False where the kernel cannot.
+/// Has the next connect wait for the first write and send it in the SYN (TCP Fast Open, RFC 7413). False
+/// where the kernel cannot.
+///
+/// Without a cookie, which there is none of on a path that is used for the first time: RFC 7413 section
+/// 4.1.2 has it against spoofed senders, and what a subflow sends in its SYN is authenticated by itself.
+/// Kernels before 4.15 cannot leave it out, and send the data behind the handshake the first time. A SYN
+/// that is not answered is sent again without data.
 pub fn fast_open_connect(socket: &impl AsFd) -> bool {
-    nix::sys::socket::setsockopt(&socket.as_fd(), nix::sys::socket::sockopt::TcpFastOpenConnect, &true)
-        .is_ok()
+    let fd = socket.as_fd();
+    let is_open =
+        nix::sys::socket::setsockopt(&fd, nix::sys::socket::sockopt::TcpFastOpenConnect, &true).is_ok();
+    if is_open {
+        let _ = set(fd, libc::TCP_FASTOPEN_NO_COOKIE, 1);
+    }
+    is_open
 }
 
-/// Accepts data in SYNs on a listening socket. The kernel does so only where bit 1 (server) of the
-/// setting `net.ipv4.tcp_fastopen` is set, see [`fast_open_is_served`].
+/// Accepts data in SYNs on a listening socket, with and without a cookie. The kernel does so only where
+/// bit 1 (server) of the setting `net.ipv4.tcp_fastopen` is set, see [`fast_open_is_served`], and for as
+/// many connections at a time whose handshake is not over as the queue takes: a flood of spoofed SYNs
+/// fills it, and the others then connect without.
 pub fn fast_open_listen(socket: &impl AsFd) -> io::Result<()> {
-    set(socket.as_fd(), libc::TCP_FASTOPEN, FAST_OPEN_QUEUE)
+    let fd = socket.as_fd();
+    set(fd, libc::TCP_FASTOPEN, FAST_OPEN_QUEUE)?;
+    // Kernels before 4.15 insist on the cookie.
+    let _ = set(fd, libc::TCP_FASTOPEN_NO_COOKIE, 1);
+    Ok(())
 }
 
 /// Whether the kernel lets listeners accept data in SYNs.

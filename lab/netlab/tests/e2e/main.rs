@@ -7,6 +7,7 @@ mod support;
 mod wire;
 
 mod bond;
+mod bond_fast_join;
 mod bond_metered;
 mod bond_programs;
 mod bond_security;
