@@ -9,8 +9,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use data_encoding::BASE64URL_NOPAD;
-use multiway_core::bond::SubflowId;
-use multiway_core::bond::wire::{Frame, FrameReader, Hello, HelloKind, SessionKey, VERSION};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned};
@@ -18,8 +16,11 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::output;
 
-/// What a relay's clients name in TLS; docs/protocol.md.
+/// What a relay's clients name in TLS, and the two frames that begin a session; docs/protocol.md.
 const ALPN: &[u8] = b"multiway/1";
+const HELLO: u8 = 0x01;
+const HELLO_OK: u8 = 0x02;
+const VERSION: u8 = 1;
 
 /// In an invite a version octet and the SHA-256 of the relay's key stand before the token.
 const BEFORE_TOKEN: usize = 1 + 32;
@@ -52,10 +53,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     config.alpn_protocols = vec![ALPN.to_vec()];
     let config = Arc::new(config);
     let sessions: Vec<_> = (0..options.count)
-        .map(|number| {
-            let kind = HelloKind::Init { token: token.clone().into() };
-            begin(&config, options.relay, number, kind).with_context(|| format!("session {number}"))
-        })
+        .map(|number| begin(&config, options.relay, &hello(number, &token)))
+        .enumerate()
+        .map(|(number, begun)| begun.with_context(|| format!("session {number}")))
         .collect::<Result<_>>()?;
     output::line(READY)?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -63,36 +63,39 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// The frame that begins a session.
+fn hello(number: u32, token: &[u8]) -> Vec<u8> {
+    let mut body = vec![VERSION];
+    body.extend_from_slice(&number.to_be_bytes());
+    // The rest of the key; subflow 0, path 1, no backup, a beginning.
+    body.extend_from_slice(&[0; 12]);
+    body.extend_from_slice(&[0, 1, 0, 0]);
+    body.extend_from_slice(&short(token.len()));
+    body.extend_from_slice(token);
+    [&[HELLO], &short(body.len())[..], &body].concat()
+}
+
+/// A length below 16 KiB in the form of two octets (RFC 9000 section 16).
+fn short(length: usize) -> [u8; 2] {
+    u16::try_from(length).map_or(u16::MAX, |length| length | 0x4000).to_be_bytes()
+}
+
 fn begin(
     config: &Arc<ClientConfig>,
     relay: SocketAddr,
-    number: u32,
-    kind: HelloKind,
+    hello: &[u8],
 ) -> Result<StreamOwned<ClientConnection, TcpStream>> {
     let socket = TcpStream::connect(relay).with_context(|| format!("cannot connect to {relay}"))?;
     socket.set_read_timeout(Some(PATIENCE))?;
     let tls = ClientConnection::new(Arc::clone(config), ServerName::from(relay.ip()))?;
     let mut stream = StreamOwned::new(tls, socket);
-    let mut key = [0; 16];
-    key[..4].copy_from_slice(&number.to_be_bytes());
-    let hello =
-        Hello { version: VERSION, key: SessionKey(key), subflow: SubflowId(0), path: 1, backup: false, kind };
-    stream.write_all(&Frame::Hello(hello).to_bytes())?;
-    let mut reader = FrameReader::new();
-    let mut buffer = [0; 4096];
-    loop {
-        let length = stream.read(&mut buffer)?;
-        if length == 0 {
-            bail!("the relay closed without an answer");
-        }
-        reader.handle_bytes(buffer[..length].to_vec().into());
-        match reader.next_frame() {
-            Ok(None) => {}
-            Ok(Some(Frame::HelloOk(_))) => return Ok(stream),
-            Ok(Some(frame)) => bail!("the relay answered {frame:?}"),
-            Err(error) => bail!("the relay's answer is no frame: {error:?}"),
-        }
+    stream.write_all(hello)?;
+    let mut kind = [0];
+    stream.read_exact(&mut kind).context("the relay did not answer")?;
+    if kind != [HELLO_OK] {
+        bail!("the relay answered with a frame of type {}", kind[0]);
     }
+    Ok(stream)
 }
 
 /// Takes any certificate: the relay is the lab's.
