@@ -24,10 +24,13 @@ const PROBES: u32 = 2;
 /// An answer is due after the round trip; this much is noise of radios and schedulers.
 const NOISE: Duration = Duration::from_millis(10);
 
-/// No answer is waited for longer than so many of the shortest round trips. Of small messages the
-/// kernel's own estimate is mostly the far end's wait for company of its acknowledgments, up to 40 ms
-/// (`TCP_DELACK_MIN`); a PING is answered at once. Longer queues show as life.
-const LEAST_RTTS: u32 = 2;
+/// The far end's kernel lets acknowledgments of small messages wait for company so long
+/// (`TCP_DELACK_MIN`); a PING is answered at once. What the kernel's estimate has beyond the shortest
+/// round trip and this is a queue.
+const DELAYED_ACK: Duration = Duration::from_millis(40);
+
+/// No answer is waited for longer than so many round trips without that wait.
+const MOST_RTTS: u32 = 2;
 
 /// Nothing is waited for more briefly, so that a PING costs a tenth of a second at most 3 times.
 const SHORTEST_WAIT: Duration = Duration::from_millis(30);
@@ -212,7 +215,7 @@ impl Detector {
         // As RFC 6298 has it.
         let usual = rtt + 4 * rtt_variance.unwrap_or_default();
         let least = self.subflows.values().filter_map(|reading| reading.min_rtt).min();
-        let most = least.map_or(usual, |least| least * LEAST_RTTS);
+        let most = least.map_or(usual, |least| least.max(rtt.saturating_sub(DELAYED_ACK)) * MOST_RTTS);
         (usual.min(most) + NOISE).max(SHORTEST_WAIT)
     }
 
@@ -315,6 +318,22 @@ mod tests {
         detector.handle_sample(SubflowId(0), &least);
         let findings = silent_until(&mut detector, ms(60_000));
         assert_eq!(findings.last(), Some(&(1120, Finding::Suspect(Suspicion::Unacknowledged))));
+    }
+
+    #[test]
+    fn a_long_queue_is_waited_for() {
+        let mut detector = Detector::new(DetectorKind::Improved);
+        let queued = Duration::from_millis(500);
+        let observation = PathObservation {
+            outstanding_since: Some(ms(1000)),
+            last_received: Some(ms(700)),
+            smoothed_rtt: Some(queued),
+            ..wifi()
+        };
+        detector.handle_observation(&observation);
+        let least = TcpSample { min_rtt: Some(Duration::from_millis(15)), ..sample(ms(1000), 300, 10) };
+        detector.handle_sample(SubflowId(0), &least);
+        assert!(detector.poll_timeout() > Some(ms(1000) + queued));
     }
 
     #[test]
