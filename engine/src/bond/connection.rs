@@ -215,6 +215,12 @@ impl TlsStream {
         self.transport.ready(interest).await.map(drop)
     }
 
+    /// Waits until the socket may take more. Whoever does not read waits here: bytes that lie there unread
+    /// would end [`Self::ready`] at once, time after time, and nothing else had its turn.
+    pub(crate) async fn ready_for_writing(&self) -> io::Result<()> {
+        self.transport.ready(Interest::WRITABLE).await.map(drop)
+    }
+
     /// What the other end did not take as early data is sent again behind the handshake.
     fn repeat_early_data(&mut self) -> io::Result<()> {
         let Connection::Client(client) = &mut self.tls else { return Ok(()) };

@@ -258,9 +258,9 @@ impl SharedSession {
         }
     }
 
-    /// Streams that are open.
+    /// Streams that are not over: those too whose tasks have ended, while their last bytes are on the way.
     pub(crate) fn streams(&self) -> usize {
-        self.lock().streams.len()
+        self.lock().session.streams()
     }
 
     /// The kernel's view of every subflow, as of now.
@@ -358,7 +358,12 @@ impl SharedSession {
     pub(crate) fn received(&self, id: SubflowId, bytes: Bytes) -> Result<(), Violation> {
         let mut state = self.lock();
         let now = now();
-        let path = state.subflows.get(&id).map(|port| port.path);
+        let port = state.subflows.get(&id);
+        // The session has left it: what still comes was not acknowledged, and goes again elsewhere.
+        if port.is_some_and(|port| port.is_closing) {
+            return Ok(());
+        }
+        let path = port.map(|port| port.path);
         state.last_path = path.or(state.last_path);
         let result = state.session.handle_received(id, bytes, now);
         self.settle(&mut state, now);

@@ -277,7 +277,7 @@ impl Subflow {
                 self.tls.close();
             }
             while !self.tls.flush()? {
-                self.tls.ready(true).await?;
+                self.tls.ready_for_writing().await?;
             }
             Ok::<(), io::Error>(())
         };

@@ -56,10 +56,6 @@ const FAREWELLS: Duration = Duration::from_millis(500);
 /// How long the relay's own addresses are remembered.
 const OWN_ADDRESSES_KEPT: Duration = Duration::from_secs(5);
 
-/// Streams beyond those allowed that are refused and no violation: the device may know of a stream's end
-/// before the relay does.
-const STREAMS_ENDING: usize = 64;
-
 /// Numbers of subflows remembered behind the highest one, so that none is used twice.
 const NUMBERS_REMEMBERED: u64 = 1024;
 
@@ -372,7 +368,7 @@ impl Relay {
         }
         let config = SessionConfig {
             limits: Limits {
-                streams: limits.streams_per_session + STREAMS_ENDING,
+                streams: limits.streams_per_session,
                 subflows: limits.subflows_per_session,
                 receive_per_stream: limits.stream_bytes,
                 receive_in_all: limits.session_bytes,

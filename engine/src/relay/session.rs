@@ -67,8 +67,7 @@ impl RelaySession {
             match signal {
                 Signal::Opening { stream, destination } => {
                     let stream = self.shared.stream(stream);
-                    let most = self.relay.config.limits.streams_per_session;
-                    if streams.len() >= most || self.meter.is_exhausted() {
+                    if self.meter.is_exhausted() {
                         refuse(&self.relay, &stream, OpenResult::OverLimit);
                         continue;
                     }

@@ -227,6 +227,8 @@ impl Session {
                     subflow.is_forbidden = true;
                 }
                 self.remove_subflow(id, now);
+                // No farewell gets through where there is no carrier.
+                self.standings.insert(id, Standing::Gone);
                 self.actions.push_back(Action::CloseSubflow { id, reason: CloseReason::PathGone });
             }
         }

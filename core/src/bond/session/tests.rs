@@ -75,8 +75,11 @@ impl Pair {
                     }
                     Action::OpenSubflow { .. } => {}
                     Action::CloseSubflow { id, .. } => {
+                        let is_heard = self.path_of(*id).is_none_or(|path| !self.cut.contains(&path));
                         self.up.retain(|(up, _)| up != id);
-                        self.relay.handle_subflow_down(*id, self.now);
+                        if is_heard {
+                            self.relay.handle_subflow_down(*id, self.now);
+                        }
                     }
                 }
                 self.actions.push(action);
@@ -293,6 +296,27 @@ fn a_lost_subflow_is_replaced_and_what_it_carried_goes_again() {
     assert_eq!(read_all(&mut pair.relay, stream, pair.now).0, b"in flight");
     assert_eq!(pair.on_path(WIFI), 1);
     assert_eq!(pair.carried.get(&CELLULAR), None);
+}
+
+#[test]
+fn the_relay_hears_that_a_path_is_gone_over_another_one() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.device.send(stream, text("question"), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(100));
+    pair.relay.accept(stream, OpenResult::Connected, pair.now);
+    let answer = Bytes::from(vec![7; 60_000]);
+    pair.relay.send(stream, answer.clone(), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(1));
+    // Nothing says farewell where there is no carrier, and what is under way is lost.
+    pair.cut.push(WIFI);
+    pair.wires.clear();
+    pair.device.handle_paths(&[offer(CELLULAR, true)], pair.now);
+    pair.run(Duration::from_millis(100));
+    assert!(
+        read_all(&mut pair.device, stream, pair.now).0 == answer,
+        "the answer goes again over the other path"
+    );
 }
 
 /// When a device asks for subflows whose connections carry early data at once and then fail.

@@ -109,7 +109,7 @@ fn a_wrong_key_and_tokens_that_are_forged_expired_or_revoked_are_refused() -> Re
     let mut stream = bond.socks("files.example", EXCHANGE_PORT)?;
     stream.write_all(&Exchange { ends: Ends::DeviceFirst, up: 10, down: 10 }.header())?;
     wait_until("the stream", || bond.relay.metric("streams").is_ok_and(|streams| streams == 1))?;
-    output(&mut bond.relay.command(&bond.world, &["revoke", "ada"]))?;
+    output(&mut bond.relay.command(&["revoke", "ada"]))?;
     let mut rest = Vec::new();
     let ended = stream.read_to_end(&mut rest);
     ensure!(ended.is_err(), "the stream of a revoked user ended as if in good order: {ended:?}");

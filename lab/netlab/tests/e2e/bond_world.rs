@@ -213,16 +213,17 @@ impl Relay {
         listens.with_context(|| format!("the relay does not listen:\n{}", self.log()))
     }
 
-    /// `multiway relay ...` on its state, for people.
-    pub(crate) fn command(&self, world: &World, arguments: &[&str]) -> Command {
-        let mut command = world.multiway(&["relay", "-c", "relay.toml", "--state", "state"]);
-        command.args(arguments).current_dir(&self.directory);
+    /// `multiway relay ...` on its state, for people; on its host.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.host.command(multiway());
+        command.args(["relay", "-c", "relay.toml", "--state", "state"]).args(arguments);
+        command.current_dir(&self.directory).env_remove("MULTIWAY_LOG");
         command
     }
 
     /// `multiway relay invite`
-    pub(crate) fn invite(&self, world: &World, arguments: &[&str]) -> Result<String> {
-        let printed = output(self.command(world, &["invite", "-q"]).args(arguments))?;
+    pub(crate) fn invite(&self, _: &World, arguments: &[&str]) -> Result<String> {
+        let printed = output(self.command(&["invite", "-q"]).args(arguments))?;
         Ok(String::from_utf8(printed)?.trim().to_owned())
     }
 

@@ -8,6 +8,7 @@ mod wire;
 
 mod bond;
 mod bond_fast_join;
+mod bond_faults;
 mod bond_metered;
 mod bond_programs;
 mod bond_security;
