@@ -55,13 +55,14 @@ const QUIET: Duration = Duration::from_millis(250);
 /// Subflows more than one on a path close after so long without use.
 const IDLE_CLOSE: Duration = Duration::from_secs(30);
 
-/// A transfer that moved so many bytes in so many of the other path's round trips is expected to go on
-/// for as long again, which pays for opening it: the rule by which range downloads take a second path.
-const AGGREGATE_BYTES: u64 = 256 << 10;
-const AGGREGATE_ROUNDS: u32 = 4;
+/// A transfer that went on for so many of the other path's round trips without a pause is expected to
+/// go on for as long again, which pays for opening it: the rule by which range downloads take a second
+/// path. What moved less meanwhile is no transfer; at 0.5 Mbit/s this much takes half a second.
+const AGGREGATE_BYTES: u64 = 32 << 10;
+const AGGREGATE_ROUNDS: u32 = 2;
 
 /// How often a busy session looks whether its plan still fits.
-const BUSY_PERIOD: Duration = Duration::from_millis(100);
+const BUSY_PERIOD: Duration = Duration::from_millis(50);
 
 /// How often a session that uses what it should not need looks whether it can stop.
 const PLAN_PERIOD: Duration = Duration::from_millis(250);
