@@ -79,7 +79,8 @@ impl Subflow {
     /// A device's subflow, whose HELLO is written and which waits for the answer.
     pub(crate) fn device(shared: SharedSession, id: SubflowId, tls: TlsStream, wake: Arc<Notify>) -> Self {
         let answer_due = Some(Instant::now() + ANSWER);
-        let gathers = true;
+        // Behind a handshake there is no first flight to fill, and TLS holds no more than a few records.
+        let gathers = tls.is_handshaking();
         Self { answer_due, gathers, ..Self::new(shared, id, tls, wake, Some(FrameReader::new())) }
     }
 
