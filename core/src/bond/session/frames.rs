@@ -255,6 +255,7 @@ impl Session {
         }
         if arrival.is_new {
             stream.arrived_on = Some(slot);
+            stream.last_data = Some(now);
             if let Some(path) = path {
                 Carried::add(&mut stream.carried, path, 0, length);
             }

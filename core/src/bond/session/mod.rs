@@ -106,6 +106,8 @@ struct Stream {
     unacked: u64,
     /// Subflows that carried something else than data, which would be lost with them.
     spoke_on: Slots,
+    /// When it brought data last.
+    last_data: Option<Timestamp>,
     /// The subflow that brought something last.
     arrived_on: Option<usize>,
     /// One subflow of each path that serves it.
@@ -148,6 +150,7 @@ impl Stream {
             needs_ack: false,
             unacked: 0,
             spoke_on: Slots::NONE,
+            last_data: None,
             arrived_on: None,
             leases: Vec::new(),
             lease_epoch: 0,

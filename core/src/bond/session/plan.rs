@@ -49,6 +49,10 @@ const PROBE_FAILURES: u32 = 2;
 const OPEN_PATIENCE: Duration = Duration::from_millis(500);
 const OPEN_ROUNDS: u32 = 4;
 
+/// Whoever got data so shortly before a path failed is waiting for more, even when the far end had marked
+/// it as the last for now: a radio's server does so with every piece. Longer than the oracle takes.
+const LIVELY: Duration = Duration::from_secs(5);
+
 /// A subflow that is not needed any more closes when nothing came for so long.
 const QUIET: Duration = Duration::from_millis(250);
 
@@ -505,6 +509,9 @@ impl Session {
         }
         if self.slots.iter().flatten().any(|subflow| !subflow.is_suspect) {
             return false;
+        }
+        if self.streams.values().any(|stream| stream.last_data.is_some_and(|at| now - at < LIVELY)) {
+            return true;
         }
         let up = self.plan.paths.iter().filter(|entry| self.is_up_on(entry.offer.path));
         let since = up.filter_map(|entry| match entry.health {

@@ -270,6 +270,23 @@ fn a_suspect_path_hands_over_and_comes_back_when_it_is_clearly_good() {
 }
 
 #[test]
+fn a_listener_whose_server_says_nothing_of_more_is_handed_over_too() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.run(Duration::from_millis(20));
+    pair.relay.accept(stream, OpenResult::Connected, pair.now);
+    pair.relay.send(stream, text("a piece"), pair.now).expect("there is room");
+    pair.run(Duration::from_secs(2));
+    pair.cut.push(WIFI);
+    pair.relay.send(stream, text(" and one that is lost"), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(500));
+    pair.device.suspect_path(WIFI, Suspicion::Loss, pair.now);
+    pair.run(Duration::from_millis(100));
+    assert_eq!(pair.on_path(CELLULAR), 1);
+    assert_eq!(read_all(&mut pair.device, stream, pair.now).0, b"a piece and one that is lost");
+}
+
+#[test]
 fn an_idle_session_opens_no_metered_path_when_its_path_is_suspected() {
     let mut pair = Pair::new(SessionConfig::handover());
     let stream = pair.open();

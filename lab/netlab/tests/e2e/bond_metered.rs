@@ -15,6 +15,10 @@ use crate::support::{skip_without_programs, wait_until};
 /// Where the origin answers each message with itself.
 const ECHO_PORT: u16 = 7002;
 
+/// Where the origin plays without end: 320 kbit/s.
+const RADIO_PORT: u16 = 7005;
+const RADIO_PIECE: [u8; 4000] = [9; 4000];
+
 /// Bytes in a message, and the pause between two: somebody who types.
 const MESSAGE: [u8; 200] = [7; 200];
 const TYPING: Duration = Duration::from_millis(100);
@@ -109,6 +113,38 @@ fn a_metered_network_is_silent_until_the_other_fails_and_again_when_it_is_back()
     type_for(&mut stream, Duration::from_secs(3))?;
     let packets = metered_packets(&bond);
     ensure!(packets.is_empty(), "when Wi-Fi is back: {packets:#?}\n{}", bond.world.daemon_log());
+    Ok(())
+}
+
+#[test]
+fn a_radio_plays_on_over_the_metered_network_although_its_server_marks_every_piece_as_its_last() -> Result<()>
+{
+    skip_without_lab!();
+    let bond = BondWorld::joined()?;
+    let origin = bond.world.network.server("origin");
+    for address in origin.addresses() {
+        serve(origin.host(), (address, RADIO_PORT).into(), |mut stream, _| {
+            loop {
+                stream.write_all(&RADIO_PIECE)?;
+                std::thread::sleep(TYPING);
+            }
+        })?;
+    }
+    let mut stream = bond.socks("files.example", RADIO_PORT)?;
+    let mut hear = |pieces| -> Result<()> {
+        for _ in 0..pieces {
+            let mut piece = [0; RADIO_PIECE.len()];
+            stream.read_exact(&mut piece).context("nothing comes")?;
+            ensure!(piece == RADIO_PIECE, "another piece");
+        }
+        Ok(())
+    };
+    hear(20)?;
+    let before = metered_packets(&bond).len();
+    bond.world.network.path("wlan0").link().set_blackhole(true);
+    hear(50).with_context(|| bond.world.daemon_log())?;
+    let after = metered_packets(&bond).len();
+    ensure!(before == 0 && after > 50, "{before} and {after} packets on the metered network");
     Ok(())
 }
 
