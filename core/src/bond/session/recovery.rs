@@ -19,6 +19,9 @@ const LOOK_AT: usize = 256;
 /// slower subflow is bounded by the difference of delays; this bounds it for wrong estimates.
 const MOST_TAIL: u64 = 256 << 10;
 
+/// Most bytes at the window's beginning that are sent twice in one period: four DATA frames.
+const MOST_BLOCKING: u64 = 64 << 10;
+
 /// Another subflow has to deliver sooner by this much, since both estimates are.
 const WORTH_WHILE: Duration = Duration::from_millis(10);
 
@@ -95,15 +98,18 @@ impl Session {
         });
         let Some((slot, srtt)) = idle.min_by_key(|(_, srtt)| *srtt) else { return false };
         let arrival = now + srtt + ACK_DELAY;
-        let is_blocked = stream.sender.is_window_blocked() || stream.sender.unsent() == 0;
+        let is_window_blocked = stream.sender.is_window_blocked();
+        let is_blocked = is_window_blocked || stream.sender.unsent() == 0;
         let Some(stream) = self.streams.get_mut(&id) else { return false };
         // A head that blocks the window, or with nothing behind it, is not waited for twice.
         let patience = if is_blocked { Duration::ZERO } else { srtt };
         let overdue = Timestamp::from_origin(now.since_origin().saturating_sub(patience));
         let helped = stream.sender.handle_blocked_head(slot, overdue);
+        let blocking = is_window_blocked
+            && stream.sender.handle_blocking(slot, now, arrival + WORTH_WHILE, MOST_BLOCKING);
         let is_tail = stream.sender.unsent() == 0;
         let late = is_tail && stream.sender.handle_late_tail(slot, arrival + WORTH_WHILE, MOST_TAIL);
-        helped || late
+        helped || blocking || late
     }
 
     /// The subflows of a path.

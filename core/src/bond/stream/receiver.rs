@@ -9,11 +9,15 @@ use crate::bond::wire::{INITIAL_STREAM_WINDOW, MAX_SEGMENTS, Mark, StreamId};
 use crate::units::Timestamp;
 
 /// Window that a stream is granted at first contact; it doubles while the reader keeps up.
-const FIRST_WINDOW: u64 = 256 << 10;
+const FIRST_WINDOW: u64 = 1 << 20;
 
 /// A window doubles when it was used up within this many round trips: less than two, and it was the
 /// window that limited the sender.
 const GROWTH_ROUNDS: u32 = 2;
+
+/// Shorter round trips are taken for this long: another path may join at any time, and what it brings late
+/// holds up what the faster one has brought.
+const GROWTH_FLOOR: Duration = Duration::from_millis(250);
 
 /// The far end's direction of one stream: puts bytes in order and says how much more may come.
 #[derive(Debug)]
@@ -167,7 +171,7 @@ impl Receiver {
             return false;
         }
         if self.consumed() > 0 {
-            if now - self.window_since < rtt * GROWTH_ROUNDS {
+            if now - self.window_since < rtt.max(GROWTH_FLOOR) * GROWTH_ROUNDS {
                 self.window = (self.window * 2).min(self.most);
             }
             self.window_since = now;

@@ -297,6 +297,30 @@ impl Sender {
         }
     }
 
+    /// The window is used up by what comes late: sends again, from the beginning, what another subflow
+    /// would deliver before it is due, or what is overdue (Raiciu et al., NSDI 2012, section 4.2).
+    pub(in crate::bond) fn handle_blocking(
+        &mut self,
+        slot: usize,
+        now: Timestamp,
+        arrival: Timestamp,
+        most: u64,
+    ) -> bool {
+        let mut bytes = 0;
+        let before = self.lost.len();
+        for (dsn, segment) in &self.segments {
+            if segment.carriers.contains(slot) || (now < segment.due && segment.due <= arrival) {
+                continue;
+            }
+            bytes += segment.length;
+            if bytes > most {
+                break;
+            }
+            self.lost.insert(*dsn);
+        }
+        self.lost.len() > before
+    }
+
     /// Sends again, from the end, what another subflow would deliver before `arrival`.
     pub(in crate::bond) fn handle_late_tail(&mut self, slot: usize, arrival: Timestamp, most: u64) -> bool {
         let mut bytes = 0;

@@ -27,8 +27,9 @@ const MOST_TIMEOUT: Duration = Duration::from_secs(120);
 /// Packets that have to arrive behind a lost one before it is sent again (RFC 5681).
 const DUPLICATES: u64 = 3;
 
-/// Ranges in an acknowledgment; more than real TCP has, which repeats them instead.
-const MOST_RANGES: usize = 16;
+/// HyStart looks at so many samples of each round, and not before the window has so many bytes.
+const HYSTART_SAMPLES: u32 = 8;
+const HYSTART_WINDOW: f64 = 16.0 * SEGMENT as f64;
 
 /// What travels.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub enum Packet {
     Ack {
         /// The first byte that is missing.
         next: u64,
-        /// What arrived behind it.
+        /// What arrived behind it: all of it, where real TCP has room for 3 ranges and repeats older ones.
         ranges: Vec<(u64, u64)>,
     },
 }
@@ -95,6 +96,9 @@ pub struct Tcp {
     recovery_until: Option<u64>,
     smoothed: Option<(Duration, Duration)>,
     least_rtt: Duration,
+    /// Samples of this round, and the least of them; the round ends with what was sent when it began.
+    round: (u32, Duration),
+    round_end: u64,
     timeout_at: Option<Timestamp>,
     timeouts: u32,
     /// Acknowledged bytes by time, for the delivery rate.
@@ -128,6 +132,8 @@ impl Tcp {
             recovery_until: None,
             smoothed: rtt.map(|rtt| (rtt, rtt / 2)),
             least_rtt: rtt.unwrap_or(Duration::MAX),
+            round: (0, Duration::MAX),
+            round_end: 0,
             timeout_at: None,
             timeouts: 0,
             acked: VecDeque::new(),
@@ -305,10 +311,8 @@ impl Tcp {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for (offset, (bytes, fin)) in &self.ahead {
             let end = offset + bytes.len() as u64 + u64::from(*fin);
-            let is_full = ranges.len() == MOST_RANGES;
             match ranges.last_mut() {
                 Some(last) if last.1 >= *offset => last.1 = last.1.max(end),
-                _ if is_full => break,
                 _ => ranges.push((*offset, end)),
             }
         }
@@ -402,8 +406,17 @@ impl Tcp {
                 ((smoothed * 7 + rtt) / 8, (variance * 3 + smoothed.abs_diff(rtt)) / 4)
             }
         });
-        if self.window < self.threshold
-            && rtt > self.least_rtt + (self.least_rtt / 8).max(Duration::from_millis(4))
+        // HyStart: the least of a round's first samples has grown.
+        if self.last_arrived >= self.round_end {
+            self.round_end = self.turns;
+            self.round = (0, Duration::MAX);
+        }
+        self.round = (self.round.0 + 1, self.round.1.min(rtt));
+        let step = (self.least_rtt / 8).clamp(Duration::from_millis(4), Duration::from_millis(16));
+        if self.round.0 == HYSTART_SAMPLES
+            && self.window >= HYSTART_WINDOW
+            && self.window < self.threshold
+            && self.round.1 > self.least_rtt + step
         {
             self.threshold = self.window;
         }
