@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use nix::mount::{MsFlags, mount, umount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -97,7 +97,8 @@ fn furnish_mounts() -> Result<()> {
         std::fs::write(own, "# no name server in this lab host yet\n")?;
         mount(Some(own), RESOLV_CONF, NOTHING, MsFlags::MS_BIND, NOTHING)
             .context("cannot give the host its own /etc/resolv.conf")?;
-        umount("/sys").context("cannot give /sys back")?;
+        // Detached: whoever reads the machine's mounts at this moment would make it busy.
+        umount2("/sys", MntFlags::MNT_DETACH).context("cannot give /sys back")?;
     }
 
     // A sysfs shows the interfaces of the namespace that mounted it. Control groups stay visible.
