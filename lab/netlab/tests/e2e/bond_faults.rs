@@ -272,13 +272,13 @@ fn a_relay_that_is_told_to_stop_lets_streams_finish_and_takes_no_more() -> Resul
     bond.join(&invite)?;
     bond.start_daemon()?;
     let stream = bond.socks("files.example", EXCHANGE_PORT)?;
-    let pid = nix_pid(&mut bond)?;
+    let process_id = bond.relay.process().child().id();
     std::thread::scope(|scope| -> Result<()> {
         let performed = scope.spawn(|| LONG.perform(&stream));
         wait_until("bytes", || {
             bond.relay.metric("bytes_to_devices_total").is_ok_and(|bytes| bytes > 200_000)
         })?;
-        terminate(&bond, pid)?;
+        terminate(&bond, process_id)?;
         // New flows do without it at once, while it still carries this one.
         wait_until("the plain network", || bond.who().is_ok_and(|who| !bond.relay.is(who)))?;
         performed.join().expect("an exchange does not panic").context("the stream under way")
@@ -298,14 +298,10 @@ fn a_relay_that_is_told_to_stop_lets_streams_finish_and_takes_no_more() -> Resul
     ends_with_an_error(&mut idle)
 }
 
-fn nix_pid(bond: &mut BondWorld) -> Result<String> {
-    Ok(bond.relay.process().child().id().to_string())
-}
-
 /// SIGTERM, without waiting.
-fn terminate(bond: &BondWorld, pid: String) -> Result<()> {
+fn terminate(bond: &BondWorld, process_id: u32) -> Result<()> {
     let mut kill = bond.relay.host().command("kill");
-    kill.args(["-TERM", &pid]);
+    kill.args(["-TERM", &process_id.to_string()]);
     bond.relay.host().output(kill).map(drop)
 }
 

@@ -68,7 +68,8 @@ impl BondWorld {
         Self::build_with(scenario, |_| Ok(NetworkOptions::default()), relay_config)
     }
 
-    fn build_with(
+    /// The same with another scenario, options, and more in the relay's configuration.
+    pub(crate) fn build_with(
         scenario: Scenario,
         options: impl FnOnce(&Path) -> Result<NetworkOptions>,
         relay_config: &str,
@@ -166,6 +167,13 @@ pub(crate) struct Relay {
 impl Relay {
     /// Starts one on this server, with more in its configuration.
     pub(crate) fn start(world: &World, server: &str, config: &str) -> Result<Self> {
+        let mut relay = Self::prepare(world, server, config)?;
+        relay.run()?;
+        Ok(relay)
+    }
+
+    /// One that does not run yet.
+    pub(crate) fn prepare(world: &World, server: &str, config: &str) -> Result<Self> {
         let directory = world.path(server);
         fs::create_dir(&directory)?;
         let server = world.network.server(server);
@@ -177,9 +185,8 @@ impl Relay {
         host.set_resolv_conf("nameserver 127.0.0.1\n")?;
         let address = SocketAddr::new(server.public_address().into(), RELAY_PORT);
         let addresses = server.addresses();
-        let mut relay = Self { process: None, host, addresses, address, directory, dns };
+        let relay = Self { process: None, host, addresses, address, directory, dns };
         relay.configure(config)?;
-        relay.run()?;
         Ok(relay)
     }
 

@@ -7,6 +7,7 @@ mod support;
 mod wire;
 
 mod bond;
+mod bond_balanced;
 mod bond_fast_join;
 mod bond_faults;
 mod bond_metered;
