@@ -20,6 +20,7 @@ use crate::bond::stream::{BondStream, CarryError};
 use crate::bond::subflow::ends_session;
 use crate::bond::token::Token;
 use crate::proxy::race::race;
+use crate::proxy::relay::reset;
 
 /// How long a name may take to be looked up.
 const LOOKUP: Duration = Duration::from_secs(10);
@@ -118,8 +119,8 @@ impl RelaySession {
 /// Connects a stream and carries it to its end.
 async fn serve(relay: Arc<Relay>, meter: Arc<Meter>, stream: BondStream, destination: Destination) {
     relay.metrics.streams_begun.add(1);
-    let connection = match connect(&relay, &destination).await {
-        Ok(connection) => connection,
+    let mut outgoing = match connect(&relay, &destination).await {
+        Ok(connection) => Outgoing { connection, is_done: false },
         Err(result) => return refuse(&relay, &stream, result),
     };
     stream.accept(OpenResult::Connected);
@@ -131,8 +132,24 @@ async fn serve(relay: Arc<Relay>, meter: Arc<Meter>, stream: BondStream, destina
         relay.metrics.bytes_from_devices.add(bytes);
         meter.add(bytes);
     };
-    if let Err(CarryError::Connection(error)) = stream.carry(&connection, up, down).await {
-        tracing::trace!(%error, "a stream's connection was cut");
+    match stream.carry(&outgoing.connection, up, down).await {
+        Ok(()) => outgoing.is_done = true,
+        Err(CarryError::Connection(error)) => tracing::trace!(%error, "a stream's connection was cut"),
+        Err(CarryError::Stream(_)) => {}
+    }
+}
+
+/// A destination's connection. One that is cut is reset: an end in good order would say that all bytes came.
+struct Outgoing {
+    connection: TcpStream,
+    is_done: bool,
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        if !self.is_done {
+            reset(&self.connection);
+        }
     }
 }
 

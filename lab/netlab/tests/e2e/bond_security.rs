@@ -114,6 +114,11 @@ fn a_wrong_key_and_tokens_that_are_forged_expired_or_revoked_are_refused() -> Re
     let ended = stream.read_to_end(&mut rest);
     ensure!(ended.is_err(), "the stream of a revoked user ended as if in good order: {ended:?}");
     bond.wait_until_fallen_back("was revoked")?;
+    // The other end must not take that for the end of all bytes either.
+    wait_until("the origin's verdict", || bond.origin.verdicts().len() == 1)?;
+    let verdicts = bond.origin.verdicts();
+    let (_, verdict) = &verdicts[0];
+    ensure!(verdict.as_ref().is_err_and(|error| error.contains("reset by peer")), "{verdict:?}");
     // For a new session too.
     bond.world.daemon().terminate()?;
     bond.world.start_daemon("", &[])?;
