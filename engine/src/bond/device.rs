@@ -33,8 +33,15 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(300);
 /// A session that lasted so long was a good one: what is lost after it counts as the first failure again.
 const GOOD_SESSION: Duration = Duration::from_secs(60);
 
+/// New flows do so long without a relay that showed no sign of having heard of the last one, for each of them
+/// would wait in vain; then one finds out again.
+const DOUBT: Duration = Duration::from_secs(10);
+
 /// Handovers kept to be shown.
 const HANDOVERS: usize = 20;
+
+/// Why a relay is doubted.
+const UNHEARD: &str = "it does not answer";
 
 /// What all sessions with the relay share; clones are the same.
 #[derive(Debug, Clone)]
@@ -61,6 +68,8 @@ struct Place {
     current: Option<SharedSession>,
     /// Why there is none.
     reason: String,
+    /// Until when new flows do without the relay.
+    doubted_until: Option<Instant>,
     /// Every session that is not over, and when it began.
     sessions: Vec<(SharedSession, Instant)>,
     /// The latest, oldest first.
@@ -105,6 +114,7 @@ impl Bond {
         let place = Place {
             current: None,
             reason: "no connection yet".to_owned(),
+            doubted_until: None,
             sessions: Vec::new(),
             handovers: VecDeque::new(),
         };
@@ -167,10 +177,19 @@ impl Bond {
         };
         let current = {
             let place = self.inner.place();
+            if place.is_doubted() {
+                return Err(NotBonded::Unreachable(UNHEARD.to_owned()));
+            }
             place.current.clone().ok_or_else(|| NotBonded::Unreachable(place.reason.clone()))?
         };
         let destination = WireDestination { host, port: destination.port() };
         Ok(current.open(destination, StreamClass::Auto)?)
+    }
+
+    /// The relay did not even hear of a stream: new flows do without it for a while.
+    pub(crate) fn doubt(&self) {
+        self.inner.place().doubted_until = Some(Instant::now() + DOUBT);
+        self.inner.tell_fallback(UNHEARD);
     }
 
     /// What goes through the relay; `interface_of` names a path.
@@ -178,12 +197,14 @@ impl Bond {
         let invite = self.invite();
         let (sessions, mut relay) = {
             let place = self.inner.place();
-            let is_reachable = place.current.is_some();
+            let is_doubted = place.is_doubted();
+            let is_reachable = place.current.is_some() && !is_doubted;
+            let reason = if is_doubted { UNHEARD.to_owned() } else { place.reason.clone() };
             let relay = RelayStatus {
                 address: invite.address.to_string(),
                 user: invite.token.token().name.clone(),
                 reachable: is_reachable,
-                reason: (!is_reachable).then(|| place.reason.clone()),
+                reason: (!is_reachable).then_some(reason),
                 sessions: Vec::new(),
                 handovers: place.handovers.iter().cloned().collect(),
             };
@@ -202,6 +223,12 @@ impl Bond {
     }
 }
 
+impl Place {
+    fn is_doubted(&self) -> bool {
+        self.doubted_until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
 impl Inner {
     /// A session begins.
     pub(super) fn enter(&self, session: &SharedSession) {
@@ -215,6 +242,7 @@ impl Inner {
             tracing::info!(relay = %self.invite.address, "the relay is reached");
         }
         place.current = Some(session.clone());
+        place.doubted_until = None;
     }
 
     /// A session is over.
@@ -241,10 +269,14 @@ impl Inner {
         reason.clone_into(&mut place.reason);
         if is_news {
             drop(place);
-            let host = self.invite.address.to_string();
-            let reason = format!("flows go without the relay: {reason}");
-            self.journal.record(EventDetail::FellBack { host, interface: None, reason });
+            self.tell_fallback(reason);
         }
+    }
+
+    fn tell_fallback(&self, reason: &str) {
+        let host = self.invite.address.to_string();
+        let reason = format!("flows go without the relay: {reason}");
+        self.journal.record(EventDetail::FellBack { host, interface: None, reason });
     }
 
     /// Traffic moved.

@@ -50,7 +50,7 @@ pub(super) async fn open(
         }
     };
     flow.set_treatment(Treatment::Bond, format!("carried by the relay {}", bond.invite().address));
-    let outcome = connected(stream, first).await;
+    let outcome = connected(stream, first, || bond.doubt()).await;
     match &outcome {
         Bonded::Stream(_) => {}
         Bonded::Steer => tracing::debug!(%destination, "the relay did not connect a flow"),
@@ -59,8 +59,9 @@ pub(super) async fn open(
     outcome
 }
 
-/// Waits for the relay's word on a stream. One that is given up is reset.
-async fn connected(stream: BondStream, first: &[u8]) -> Bonded {
+/// Waits for the relay's word on a stream; `doubt` is told that it did not even hear of it. One that is
+/// given up is reset.
+async fn connected(stream: BondStream, first: &[u8], doubt: impl FnOnce()) -> Bonded {
     let given_up = |reason| if first.is_empty() { Bonded::Steer } else { Bonded::Failed(reason) };
     let answer = {
         let mut answer = std::pin::pin!(async {
@@ -70,7 +71,10 @@ async fn connected(stream: BondStream, first: &[u8]) -> Bonded {
         });
         match timeout(HEARD, &mut answer).await {
             Ok(answer) => Ok(answer),
-            Err(_) if !stream.is_heard() => return given_up("the relay does not answer"),
+            Err(_) if !stream.is_heard() => {
+                doubt();
+                return given_up("the relay does not answer");
+            }
             Err(_) => timeout(OPENED, answer).await,
         }
     };
@@ -127,11 +131,13 @@ mod tests {
     async fn a_relay_that_hears_nothing_costs_five_seconds_and_then_the_plain_network_has_its_turn() {
         let begun = Instant::now();
         let (_session, silent) = stream();
-        assert!(matches!(connected(silent, b"").await, Bonded::Steer));
+        let mut is_doubted = false;
+        assert!(matches!(connected(silent, b"", || is_doubted = true).await, Bonded::Steer));
+        assert!(is_doubted);
         assert_eq!(begun.elapsed().as_secs(), HEARD.as_secs());
         // What may have been delivered is not sent twice.
         let (_session, silent) = stream();
-        assert!(matches!(connected(silent, b"GET /").await, Bonded::Failed(_)));
+        assert!(matches!(connected(silent, b"GET /", || ()).await, Bonded::Failed(_)));
         assert_eq!(begun.elapsed().as_secs(), 2 * HEARD.as_secs());
     }
 
@@ -140,7 +146,7 @@ mod tests {
         let begun = Instant::now();
         let (session, waiting) = stream();
         hear(&session, &Frame::Ack { stream: StreamId(0), data_ack: 0, window: 1 << 16 });
-        let (outcome, ()) = tokio::join!(connected(waiting, b""), async {
+        let (outcome, ()) = tokio::join!(connected(waiting, b"", || ()), async {
             tokio::time::sleep(OPENED - Duration::from_secs(1)).await;
             hear(&session, &Frame::Opened { stream: StreamId(0), result: OpenResult::Connected });
         });
@@ -148,7 +154,7 @@ mod tests {
 
         let (session, waiting) = stream();
         hear(&session, &Frame::Ack { stream: StreamId(0), data_ack: 0, window: 1 << 16 });
-        assert!(matches!(connected(waiting, b"").await, Bonded::Steer));
+        assert!(matches!(connected(waiting, b"", || ()).await, Bonded::Steer));
         let in_all = begun.elapsed();
         assert!(in_all >= 2 * OPENED && in_all < 2 * OPENED + 2 * HEARD, "{in_all:?}");
     }
@@ -157,11 +163,11 @@ mod tests {
     async fn what_the_relay_refuses_is_steered_and_what_it_loses_only_before_anything_was_sent() {
         let (session, refused) = stream();
         hear(&session, &Frame::Opened { stream: StreamId(0), result: OpenResult::Forbidden });
-        assert!(matches!(connected(refused, b"GET /").await, Bonded::Steer));
+        assert!(matches!(connected(refused, b"GET /", || ()).await, Bonded::Steer));
         for (first, is_steered) in [(&b""[..], true), (b"GET /", false)] {
             let (session, lost) = stream();
             session.end(0, "");
-            assert_eq!(matches!(connected(lost, first).await, Bonded::Steer), is_steered, "{first:?}");
+            assert_eq!(matches!(connected(lost, first, || ()).await, Bonded::Steer), is_steered, "{first:?}");
         }
         let (session, early) = stream();
         let mark = Mark::default();
