@@ -30,11 +30,10 @@ impl Session {
         subflow.last_received = now;
         subflow.last_used = now;
         let is_first = !std::mem::replace(&mut subflow.is_answered, true);
-        let path = subflow.path;
         let mut reader = std::mem::take(&mut subflow.reader);
         reader.handle_bytes(bytes);
         if is_first {
-            self.plan_answered(path);
+            self.plan_answered(slot, now);
         }
         let mut result = Ok(());
         loop {

@@ -223,7 +223,7 @@ impl Session {
         });
         self.slots[slot] = Some(Subflow::new(id, path, backup, now));
         self.by_id.insert(id, slot);
-        self.plan_subflow_up(slot, now);
+        self.plan_subflow_up(slot);
         // While nothing better was up, sockets of failed paths took what was to be said.
         for suspect in self.suspects().iter() {
             self.repeat_control(suspect);

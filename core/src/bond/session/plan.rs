@@ -304,40 +304,40 @@ impl Session {
     }
 
     /// A subflow came up.
-    pub(super) fn plan_subflow_up(&mut self, slot: usize, now: Timestamp) {
+    pub(super) fn plan_subflow_up(&mut self, slot: usize) {
         if self.role == Role::Relay {
             return;
         }
         let Some((id, path)) = self.subflow(slot).map(|subflow| (subflow.id, subflow.path)) else { return };
+        let Some(entry) = self.plan.entry(path) else { return };
+        entry.opening.remove(&id);
+        if entry.is_good() {
+            return;
+        }
+        if let Some(subflow) = self.subflow_mut(slot) {
+            subflow.is_suspect = true;
+            self.standings.insert(id, Standing::Suspect);
+        }
+    }
+
+    /// The far end answers on a subflow for the first time: its path leads to a relay that works. That it
+    /// is up says less, for one that carries early data is up before a packet came back.
+    pub(super) fn plan_answered(&mut self, slot: usize, now: Timestamp) {
+        let Some(path) = self.subflow(slot).map(|subflow| subflow.path) else { return };
         let others_work = self.slots.iter().enumerate().any(|(other, subflow)| {
             other != slot && subflow.as_ref().is_some_and(|subflow| !subflow.is_suspect)
         });
         let Some(entry) = self.plan.entry(path) else { return };
-        entry.opening.remove(&id);
-        let is_suspect = !entry.is_good() && others_work;
+        entry.failures = 0;
         if entry.is_good() {
             return;
         }
-        if is_suspect {
+        if others_work {
             entry.good_probes += 1;
             entry.probe_at = now;
         } else {
             // Nothing else works, so there is nothing to be careful for.
             self.restore_path(path, now);
-        }
-        if let Some(subflow) = self.subflow_mut(slot) {
-            subflow.is_suspect = is_suspect;
-            let standing = if is_suspect { Standing::Suspect } else { Standing::Normal };
-            if is_suspect {
-                self.standings.insert(id, standing);
-            }
-        }
-    }
-
-    /// The far end answers on a subflow: its path leads to a relay that works.
-    pub(super) fn plan_answered(&mut self, path: PathId) {
-        if let Some(entry) = self.plan.entry(path) {
-            entry.failures = 0;
         }
     }
 

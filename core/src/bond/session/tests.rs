@@ -336,6 +336,39 @@ fn the_relay_hears_that_a_path_is_gone_over_another_one() {
     );
 }
 
+#[test]
+fn a_path_is_restored_by_an_answer_and_not_by_early_data() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.run(Duration::from_millis(20));
+    pair.relay.accept(stream, OpenResult::Connected, pair.now);
+    pair.run(Duration::from_millis(100));
+    let (first, _) = *pair.up.iter().find(|(_, path)| *path == WIFI).expect("the preferred path is up");
+
+    let asked = pair.actions.len();
+    pair.cut.push(WIFI);
+    pair.device.suspect_path(WIFI, Suspicion::Unacknowledged, pair.now);
+    pair.device.handle_subflow_down(first, pair.now);
+    pair.run(Duration::from_millis(100));
+    pair.device.suspect_path(CELLULAR, Suspicion::Unacknowledged, pair.now);
+    pair.run(Duration::from_secs(5));
+    let probe = pair.actions[asked..].iter().find_map(|action| match action {
+        Action::OpenSubflow { id, path: WIFI, .. } => Some(*id),
+        _ => None,
+    });
+    pair.device.suspect_path(CELLULAR, Suspicion::Unacknowledged, pair.now);
+    pair.device_events.clear();
+
+    let probe = probe.expect("a path that works again is to be noticed");
+    pair.device.handle_subflow_up(probe, WIFI, false, pair.now);
+    pair.settle();
+    let restored = Event::PathRestored { path: WIFI };
+    assert!(!pair.device_events.contains(&restored), "nothing came back over it yet");
+    pair.device.handle_received(probe, Bytes::new(), pair.now).expect("the relay's word");
+    pair.settle();
+    assert!(pair.device_events.contains(&restored));
+}
+
 /// When a device asks for subflows whose connections carry early data at once and then fail.
 fn attempts_at_a_dead_relay(seed: u64, change_at: Option<Duration>) -> Vec<Duration> {
     let start = Timestamp::from_origin(Duration::from_secs(1));
