@@ -61,8 +61,8 @@ const IDLE_CLOSE: Duration = Duration::from_secs(30);
 
 /// A transfer that went on for so many of the other path's round trips without a pause is expected to
 /// go on for as long again, which pays for opening it: the rule by which range downloads take a second
-/// path. What moved less meanwhile is no transfer; at 0.5 Mbit/s this much takes half a second.
-const AGGREGATE_BYTES: u64 = 32 << 10;
+/// path. What moved less meanwhile is no transfer: it is six segments, which take 130 ms at 0.5 Mbit/s.
+const AGGREGATE_BYTES: u64 = 8 << 10;
 const AGGREGATE_ROUNDS: u32 = 2;
 
 /// How often a busy session looks whether its plan still fits.
