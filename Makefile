@@ -1,8 +1,9 @@
 # Each target sets up what it needs; see CONTRIBUTING.md.
-.PHONY: help demo test lint bench fuzz generate
+.PHONY: help demo demo-bond test lint bench fuzz generate
 
 help:
 	@echo "make demo       two emulated networks, a real server, one download over both"
+	@echo "make demo-bond  questions, a radio and a download through a relay while one network fails"
 	@echo "make test       everything that continuous integration checks"
 	@echo "make lint       formatting, clippy, dependencies (part of test)"
 	@echo "make bench      Multiway beside curl, aria2 and kernel MPTCP; QUICK=1 for a short one"
@@ -12,6 +13,10 @@ help:
 demo:
 	@scripts/setup.sh
 	@scripts/demo.sh
+
+demo-bond:
+	@scripts/setup.sh
+	@scripts/demo.sh bond
 
 test:
 	@scripts/setup.sh

@@ -1,6 +1,8 @@
 //! One download over two networks, live: the Wi-Fi is cut in the middle and comes back. Then the same
 //! download by others, with the same cut.
 
+mod bond;
+
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -25,7 +27,10 @@ use crate::report::{CellReport, Measurement, Outcome};
 
 /// What the demo does.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// Size of the file, in MB
     #[arg(long, default_value = "40", value_parser = clap::value_parser!(u64).range(1..=2000))]
     size: u64,
@@ -35,6 +40,14 @@ pub(crate) struct Options {
     /// Show Multiway only, not what others make of it
     #[arg(long)]
     alone: bool,
+}
+
+/// Another demonstration.
+#[derive(Debug, clap::Subcommand)]
+enum Other {
+    /// Questions and answers, a radio and a download through a relay, while the Wi-Fi goes lossy, silent,
+    /// away and back
+    Bond(bond::Options),
 }
 
 /// When the Wi-Fi is cut, and when it is back; 40 MB take 9.5 s over both networks undisturbed.
@@ -73,6 +86,9 @@ const ROWS: [(&str, &str); 5] = [
 ];
 
 pub(crate) fn run(binary: &Path, options: &Options) -> Result<()> {
+    if let Some(Other::Bond(options)) = &options.other {
+        return bond::run(binary, options);
+    }
     let bytes = options.size * 1_000_000;
     let scenario = Scenario::new("Wi-Fi and LTE")
         .path(WIFI, PathKind::Wifi, LinkSpec::symmetric(mbit(20), Duration::from_millis(30)))

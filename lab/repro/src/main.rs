@@ -17,6 +17,7 @@ mod sessions;
 mod stats;
 mod table;
 mod traffic;
+mod webradio;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,7 +46,7 @@ enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// One download over two networks, of which one fails in the middle and comes back
+    /// One download over two networks, of which one fails in the middle and comes back; `bond` shows a relay
     Demo(demo::Options),
     /// A program that asks and answers like someone who speaks to a device
     #[command(hide = true)]

@@ -351,7 +351,7 @@ impl Target<'_> {
         command
     }
 
-    fn fetch(&self) -> Fetch {
+    pub(crate) fn fetch(&self) -> Fetch {
         let address = self.network.server("origin").address();
         Fetch {
             connect_to: (address, 80).into(),

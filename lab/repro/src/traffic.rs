@@ -6,7 +6,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -17,6 +17,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::output;
 use crate::reader::{MPTCP, open_tunnel};
 use crate::sessions;
+use crate::webradio;
 
 /// Bursts between two pauses.
 const BURSTS: u32 = 9;
@@ -45,6 +46,13 @@ pub(crate) struct Options {
 enum Side {
     /// Answers
     Serve {
+        listen: SocketAddr,
+        /// Speak Multipath TCP
+        #[arg(long)]
+        mptcp: bool,
+    },
+    /// Plays a radio to everyone who connects
+    Radio {
         listen: SocketAddr,
         /// Speak Multipath TCP
         #[arg(long)]
@@ -96,7 +104,8 @@ pub(crate) struct Answers {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     match &options.side {
-        Side::Serve { listen, mptcp } => serve(*listen, *mptcp),
+        Side::Serve { listen, mptcp } => serve(*listen, *mptcp, answer),
+        Side::Radio { listen, mptcp } => serve(*listen, *mptcp, webradio::play),
         Side::Sessions(options) => sessions::run(options),
         Side::Ask { server, mptcp, proxy, rounds, seed, patience } => {
             let stream = connect(*server, *mptcp, *proxy)?;
@@ -116,7 +125,7 @@ fn socket(address: SocketAddr, mptcp: bool) -> Result<Socket> {
     Ok(socket)
 }
 
-fn serve(listen: SocketAddr, mptcp: bool) -> Result<()> {
+fn serve(listen: SocketAddr, mptcp: bool, attend: fn(TcpStream) -> io::Result<()>) -> Result<()> {
     let socket = socket(listen, mptcp)?;
     socket.set_reuse_address(true)?;
     socket.bind(&listen.into()).with_context(|| format!("cannot listen on {listen}"))?;
@@ -124,8 +133,8 @@ fn serve(listen: SocketAddr, mptcp: bool) -> Result<()> {
     let listener: TcpListener = socket.into();
     for stream in listener.incoming() {
         let stream = stream?;
-        // Whoever asks may go at any time.
-        std::thread::spawn(move || answer(stream));
+        // Whoever connects may go at any time.
+        std::thread::spawn(move || attend(stream));
     }
     Ok(())
 }
@@ -139,7 +148,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-fn connect(server: SocketAddr, mptcp: bool, proxy: Option<SocketAddr>) -> Result<TcpStream> {
+pub(crate) fn connect(server: SocketAddr, mptcp: bool, proxy: Option<SocketAddr>) -> Result<TcpStream> {
     let to = proxy.unwrap_or(server);
     let socket = socket(to, mptcp)?;
     socket.connect(&to.into()).with_context(|| format!("cannot connect to {to}"))?;
@@ -207,6 +216,45 @@ fn ask(
     Ok(Answers { delays_ms, missing, error })
 }
 
+/// Asks without any pause for so long, and collects in `delays` how long each answer took; gives how many
+/// did not come within `patience`.
+pub(crate) fn ask_for(
+    stream: &TcpStream,
+    length: Duration,
+    patience: Duration,
+    delays: &Mutex<Vec<Duration>>,
+) -> io::Result<u32> {
+    stream.set_read_timeout(Some(patience))?;
+    let (asked, questions) = mpsc::channel::<Instant>();
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(move || {
+            let (mut reading, mut answer, mut missing) = (stream, [0; ANSWER_BYTES], 0);
+            for start in questions {
+                // Answers are told apart by their order alone.
+                if missing > 0 || reading.read_exact(&mut answer).is_err() {
+                    missing += 1;
+                } else {
+                    delays.lock().expect("nothing panics while it holds this").push(start.elapsed());
+                }
+            }
+            missing
+        });
+        let mut sizes = Sizes(1);
+        let start = Instant::now();
+        let mut next = start;
+        while next < start + length {
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            next += BETWEEN_BURSTS;
+            // A connection that broke answers nothing: the reading side counts that.
+            if asked.send(Instant::now()).is_err() || send_burst(stream, &mut sizes).is_err() {
+                break;
+            }
+        }
+        drop(asked);
+        Ok(reading.join().expect("it does not panic"))
+    })
+}
+
 fn send_burst(mut stream: &TcpStream, sizes: &mut Sizes) -> io::Result<()> {
     let mut left = BURST_BYTES;
     while left > 0 {
@@ -253,6 +301,14 @@ mod tests {
         let stream = connect(listener.local_addr().expect("an address"), false, None).expect("it listens");
         let answers = ask(stream, 1, 7, Duration::from_millis(1), &mut |_| Ok(())).expect("a round");
         assert_eq!((answers.delays_ms.len(), answers.missing), (0, 9));
+    }
+
+    #[test]
+    fn every_question_without_a_pause_is_answered() {
+        let stream = connect(server(), false, None).expect("it listens");
+        let delays = Mutex::default();
+        let missing = ask_for(&stream, BETWEEN_BURSTS * 2, Duration::from_secs(30), &delays);
+        assert_eq!((missing.expect("asked"), delays.into_inner().expect("unpoisoned").len()), (0, 2));
     }
 
     #[test]
