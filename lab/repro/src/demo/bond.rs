@@ -17,7 +17,7 @@ use multiway_linksim::{Change, LinkSpec, Loss, Scenario, ServerSpec, mbit};
 use multiway_netlab::{Host, Network, Process};
 
 use crate::daemon::{Daemon, DaemonSpec};
-use crate::measure::{Bench, Target, received};
+use crate::measure::{Bench, Target, make_backup, received};
 use crate::method::{Detector, Method, Preference};
 use crate::objects::Objects;
 use crate::output;
@@ -57,10 +57,12 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 const LINE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Who is compared, and what the table calls them.
-const ROWS: [(Method, &str); 3] = [
+const ROWS: [(Method, &str); 5] = [
     (Method::Handover(Detector::Improved), "Multiway, handover"),
     (Method::Aggregate, "Multiway, aggregate"),
     (Method::Tcp, "plain TCP"),
+    (Method::Mptcp, "kernel MPTCP, full mesh"),
+    (Method::MptcpBackup, "kernel MPTCP, LTE as backup"),
 ];
 
 /// What one way of using the networks gave.
@@ -143,6 +145,9 @@ fn show(
 ) -> Result<Row> {
     let mptcp = method.is_mptcp();
     let network = bench.network(cell, 1, mptcp)?;
+    if method.is_mptcp_backup() {
+        make_backup(&network, LTE)?;
+    }
     let server = network.server("origin");
     // What has a private address goes past the relay.
     let address = server.public_address();
