@@ -20,7 +20,7 @@ const OBJECT_BYTES: u64 = 1_500_000;
 const AT_ONCE: usize = 8;
 
 /// A download that takes longer has failed, and its user has seen it.
-const CURL_SECONDS: &str = "6";
+const CURL_SECONDS: &str = "12";
 
 /// One is asked for on all paths at once, the other first as the client asks.
 const FILES: [&str; 2] = ["file.bin", "file.dat"];
