@@ -58,7 +58,7 @@ fn joins_reach_the_relay_that_has_the_session() -> Result<()> {
     let _haproxy = balancer.host().start(haproxy)?;
     balancer.host().wait_for_port(front, PATIENCE).context("HAProxy")?;
 
-    let invite = bond.relay.invite(&bond.world, &["--address", &front.to_string()])?;
+    let invite = bond.relay.invite(&["--address", &front.to_string()])?;
     bond.join(&invite)?;
     let through = |who: IpAddr| bond.relay.is(who) || other.is(who);
     // HAProxy gives every new session to the relay whose turn it is.

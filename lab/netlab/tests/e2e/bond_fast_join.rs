@@ -45,7 +45,7 @@ fn world(takes_data: bool) -> Result<BondWorld> {
             }
         })?;
     }
-    let invite = bond.relay.invite(&bond.world, &[])?;
+    let invite = bond.relay.invite(&[])?;
     bond.join(&invite)?;
     bond.start_daemon()?;
     let lte = bond.world.network.path("wwan0").link();

@@ -268,7 +268,7 @@ fn a_relay_that_is_killed_and_started_again_costs_its_streams_and_no_more() -> R
 fn a_relay_that_is_told_to_stop_lets_streams_finish_and_takes_no_more() -> Result<()> {
     skip_without_lab!();
     let mut bond = BondWorld::build("drain_seconds = 60\n")?;
-    let invite = bond.relay.invite(&bond.world, &[])?;
+    let invite = bond.relay.invite(&[])?;
     bond.join(&invite)?;
     bond.start_daemon()?;
     let stream = bond.socks("files.example", EXCHANGE_PORT)?;
@@ -327,7 +327,7 @@ fn a_clock_that_jumps_matters_to_expiry_alone() -> Result<()> {
     ];
     bond.relay.kill()?;
     bond.relay.run_under(&wrapper)?;
-    let invite = bond.relay.invite(&bond.world, &["--expires", "1d"])?;
+    let invite = bond.relay.invite(&["--expires", "1d"])?;
     bond.join(&invite)?;
     bond.start_daemon()?;
     let mut streams = Streams::new(bond);
@@ -354,7 +354,7 @@ fn a_full_disk_under_the_relays_state_stops_nobody() -> Result<()> {
     };
     on_host(&bond, "mount -t tmpfs -o size=64k tmpfs state")?;
     bond.relay.run()?;
-    let invite = bond.relay.invite(&bond.world, &["--name", "ada"])?;
+    let invite = bond.relay.invite(&["--name", "ada"])?;
     bond.join(&invite)?;
     on_host(&bond, "cat /dev/zero > state/filler 2> /dev/null || true")?;
     bond.start_daemon()?;

@@ -79,7 +79,7 @@ fn a_metered_network_is_silent_until_the_other_fails_and_again_when_it_is_back()
         })?;
     }
     metered_packets(&bond);
-    let invite = bond.relay.invite(&bond.world, &[])?;
+    let invite = bond.relay.invite(&[])?;
     bond.join(&invite)?;
     bond.start_daemon()?;
 

@@ -58,7 +58,7 @@ fn a_wrong_key_and_tokens_that_are_forged_expired_or_revoked_are_refused() -> Re
     skip_without_lab!();
     skip_without_programs!("faketime");
     let mut bond = BondWorld::build("")?;
-    let good = bond.relay.invite(&bond.world, &["--name", "ada", "--limit", "50GB/month"])?;
+    let good = bond.relay.invite(&["--name", "ada", "--limit", "50GB/month"])?;
     let octets = decode(&good)?;
     ensure!(encode(&good, &octets)? == good, "the test's own base64url is wrong");
     // Another relay's invite that names this one's address.
@@ -240,7 +240,7 @@ fn slow_handshakes_are_cut_and_garbage_harms_nobody() -> Result<()> {
     // The relay is none the worse for it.
     ensure!(bond.relay.process().child().try_wait()?.is_none(), "the relay ended: {}", bond.relay.log());
     ensure!(!bond.relay.log().contains("panicked"), "{}", bond.relay.log());
-    let invite = bond.relay.invite(&bond.world, &[])?;
+    let invite = bond.relay.invite(&[])?;
     bond.join(&invite)?;
     bond.start_daemon()?;
     let exchange = Exchange { ends: Ends::DeviceFirst, up: 100_000, down: 100_000 };
@@ -297,9 +297,9 @@ impl Second {
 fn limits_on_sessions_hold_and_the_rest_goes_on() -> Result<()> {
     skip_without_lab!();
     let mut bond = BondWorld::build("[limits]\nsessions = 2\nsessions_per_user = 1\n")?;
-    let ada = bond.relay.invite(&bond.world, &["--name", "ada"])?;
-    let bob = bond.relay.invite(&bond.world, &["--name", "bob"])?;
-    let eve = bond.relay.invite(&bond.world, &["--name", "eve"])?;
+    let ada = bond.relay.invite(&["--name", "ada"])?;
+    let bob = bond.relay.invite(&["--name", "bob"])?;
+    let eve = bond.relay.invite(&["--name", "eve"])?;
     bond.join(&ada)?;
     bond.start_daemon()?;
     let refused = || bond.relay.metric("hellos_refused_total");
@@ -324,7 +324,7 @@ fn limits_on_streams_subflows_and_handshakes_hold() -> Result<()> {
     skip_without_lab!();
     let limits = "[limits]\nstreams_per_session = 2\nsubflows_per_session = 1\nhandshakes_per_second_per_address = 3\n";
     let mut bond = BondWorld::build(limits)?;
-    let invite = bond.relay.invite(&bond.world, &[])?;
+    let invite = bond.relay.invite(&[])?;
     bond.join(&invite)?;
     bond.start_daemon()?;
 
@@ -371,7 +371,7 @@ fn limits_on_streams_subflows_and_handshakes_hold() -> Result<()> {
 fn who_used_up_the_month_is_cut_and_goes_without_the_relay() -> Result<()> {
     skip_without_lab!();
     let mut bond = BondWorld::build("")?;
-    let invite = bond.relay.invite(&bond.world, &["--name", "ada", "--limit", "1MB/month"])?;
+    let invite = bond.relay.invite(&["--name", "ada", "--limit", "1MB/month"])?;
     bond.join(&invite)?;
     bond.start_daemon()?;
     let mut stream = bond.socks("files.example", EXCHANGE_PORT)?;

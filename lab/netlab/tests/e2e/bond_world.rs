@@ -56,7 +56,7 @@ impl BondWorld {
         relay_config: &str,
     ) -> Result<Self> {
         let mut bond = Self::build_with(scenario, options, relay_config)?;
-        let invite = bond.relay.invite(&bond.world, &[])?;
+        let invite = bond.relay.invite(&[])?;
         bond.join(&invite)?;
         bond.start_daemon()?;
         Ok(bond)
@@ -229,7 +229,7 @@ impl Relay {
     }
 
     /// `multiway relay invite`
-    pub(crate) fn invite(&self, _: &World, arguments: &[&str]) -> Result<String> {
+    pub(crate) fn invite(&self, arguments: &[&str]) -> Result<String> {
         let printed = output(self.command(&["invite", "-q"]).args(arguments))?;
         Ok(String::from_utf8(printed)?.trim().to_owned())
     }
