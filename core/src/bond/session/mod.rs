@@ -12,6 +12,7 @@ mod application;
 mod flow;
 mod frames;
 mod lease;
+mod path_use;
 mod plan;
 mod recovery;
 mod status;
@@ -23,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use self::flow::{Flow, Numbers};
-use self::plan::Plan;
+use self::path_use::Plan;
 use super::action::{Action, Event};
 use super::config::{Limits, Role, SessionConfig, StreamClass};
 use super::scheduler::{Scheduler, SchedulerKind};

@@ -5,10 +5,10 @@
 //! has subflows. A suspect path is asked by PINGs whether it works, and is good again after several
 //! answers in a row, sooner the first time than after a relapse.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::Session;
+use super::path_use::{Entry, Health, LEAST_HOLD, Moving};
 use crate::bond::action::{Action, CloseReason, Event, OpenReason, Suspicion, Violation};
 use crate::bond::backoff::{self, Chance};
 use crate::bond::config::{Policy, Role, StreamClass};
@@ -32,8 +32,7 @@ const PROBE_NOISE: Duration = Duration::from_millis(80);
 /// one, whose kernel retransmits less and less often.
 const PROBE_LOST: Duration = Duration::from_secs(2);
 
-/// A path stays suspect for so long at least; each relapse within [`RELAPSE`] doubles it.
-const LEAST_HOLD: Duration = Duration::from_secs(1);
+/// A path stays suspect for [`LEAST_HOLD`] at least; each relapse within [`RELAPSE`] doubles that, up to this.
 const MOST_HOLD: Duration = Duration::from_secs(30);
 const RELAPSE: Duration = Duration::from_secs(60);
 
@@ -43,11 +42,6 @@ const NEWCOMER_HOLD: Duration = Duration::from_millis(500);
 /// Next to an attempt on a suspect path, another one waits as if so many more had failed: the answer to
 /// the first may still come.
 const PROBE_FAILURES: u32 = 2;
-
-/// A subflow that is not up after this long, or so many round trips, makes its path suspect: TCP's
-/// and TLS's handshakes take two.
-const OPEN_PATIENCE: Duration = Duration::from_millis(500);
-const OPEN_ROUNDS: u32 = 4;
 
 /// Whoever got data so shortly before a path failed is waiting for more, even when the far end had marked
 /// it as the last for now: a radio's server does so with every piece. Longer than the oracle takes.
@@ -89,114 +83,6 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// PINGs remembered of one path.
 const MOST_PINGS: usize = 16;
-
-/// What a device knows of its paths' use.
-#[derive(Debug)]
-pub(super) struct Plan {
-    paths: Vec<Entry>,
-    active: Option<PathId>,
-    /// A handover that was decided and not seen to work yet.
-    moving: Option<Moving>,
-    pub(super) next_at: Option<Timestamp>,
-    chance: Chance,
-}
-
-#[derive(Debug)]
-struct Entry {
-    offer: PathOffer,
-    health: Health,
-    /// Subflows that were asked for.
-    opening: BTreeMap<SubflowId, Timestamp>,
-    /// Subflows in a row that the relay did not answer.
-    failures: u32,
-    /// When the next one may be asked for.
-    retry_at: Timestamp,
-    /// When it was last suspected, and how long it stays so at least.
-    suspected_at: Option<Timestamp>,
-    hold: Duration,
-    good_probes: u32,
-    probe_at: Timestamp,
-    pings: VecDeque<(u64, Timestamp)>,
-    /// Streams found every subflow taken.
-    is_crowded: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Health {
-    Good,
-    Suspect { since: Timestamp, suspicion: Suspicion },
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Moving {
-    from: PathId,
-    last_life: Timestamp,
-}
-
-impl Entry {
-    fn new(offer: PathOffer, now: Timestamp) -> Self {
-        Self {
-            offer,
-            health: Health::Good,
-            opening: BTreeMap::new(),
-            failures: 0,
-            retry_at: now,
-            suspected_at: None,
-            hold: LEAST_HOLD,
-            good_probes: 0,
-            probe_at: now,
-            pings: VecDeque::new(),
-            is_crowded: false,
-        }
-    }
-
-    fn is_good(&self) -> bool {
-        self.health == Health::Good
-    }
-
-    fn rtt(&self) -> Duration {
-        self.offer.estimate.rtt.unwrap_or(UNKNOWN_RTT)
-    }
-
-    fn patience(&self) -> Duration {
-        OPEN_PATIENCE.max(self.rtt() * OPEN_ROUNDS)
-    }
-}
-
-impl Plan {
-    pub(super) fn new() -> Self {
-        Self { paths: Vec::new(), active: None, moving: None, next_at: None, chance: Chance::default() }
-    }
-
-    /// The place of a path in the order of preference.
-    pub(super) fn rank(&self, path: PathId) -> u32 {
-        self.index(path).map_or(u32::MAX, |index| index as u32)
-    }
-
-    pub(super) fn active_path(&self) -> Option<PathId> {
-        self.active
-    }
-
-    pub(super) fn opening(&self) -> Vec<(SubflowId, PathId)> {
-        let of = |entry: &Entry| {
-            let path = entry.offer.path;
-            entry.opening.keys().map(|id| (*id, path)).collect::<Vec<_>>()
-        };
-        self.paths.iter().flat_map(of).collect()
-    }
-
-    fn index(&self, path: PathId) -> Option<usize> {
-        self.paths.iter().position(|entry| entry.offer.path == path)
-    }
-
-    fn entry(&mut self, path: PathId) -> Option<&mut Entry> {
-        self.paths.iter_mut().find(|entry| entry.offer.path == path)
-    }
-
-    fn wake(&mut self, at: Timestamp) {
-        self.next_at = Some(self.next_at.map_or(at, |next| next.min(at)));
-    }
-}
 
 impl Session {
     /// The paths that may be used now, in order of preference (device). Subflows of others close.
