@@ -7,12 +7,12 @@ set -euo pipefail
 # lab; nginx as the real server; aria2 and mptcpize as peers; curl, wget, python3, ffmpeg and apt-utils
 # (apt-ftparchive) with dpkg-dev, git, ssh with its server, and iperf3 as the unmodified programs of the
 # end-to-end tests, dig (bind9-dnsutils) to ask the name servers of the lab, haproxy before two relays,
-# conntrack to make a NAT forget, and faketime to set a program's clock.
+# conntrack to make a NAT forget, faketime to set a program's clock, and chromium (120 MB) to load a page.
 readonly PACKAGES=(
   ca-certificates gcc libc6-dev make pkg-config
   nftables libnftables1 iproute2 procps nginx-light aria2 mptcpize
   curl wget python3 ffmpeg apt-utils dpkg-dev bind9-dnsutils
-  git openssh-client openssh-server openssl iperf3 haproxy conntrack faketime
+  git openssh-client openssh-server openssl iperf3 haproxy conntrack faketime chromium
 )
 # The oldest compiler the workspace takes, as in Cargo.toml, and what is installed when there is none.
 readonly RUST_VERSION=1.95.0

@@ -1,13 +1,16 @@
 //! Unmodified programs whose connections go through a relay.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use multiway_api::Status;
 use multiway_linksim::ServerSpec;
-use multiway_netlab::{NetworkOptions, NginxSpec, Process, skip_without_lab};
+use multiway_netlab::{NetworkOptions, Nginx, NginxSpec, Process, skip_without_lab};
 
 use crate::bond_world::{BondWorld, scenario};
 use crate::support::{PATIENCE, World, content_of, output, same, skip_without_programs, wait_until};
@@ -25,6 +28,30 @@ fn tls(directory: &Path) -> Result<NetworkOptions> {
     Ok(NetworkOptions { tls: Some((certificate, key)), ..NetworkOptions::default() })
 }
 
+/// An nginx of the origin's that speaks HTTP/2 on a port of its own.
+fn start_http2(world: &World, spec: NginxSpec) -> Result<Nginx> {
+    let server = world.network.server("origin");
+    let listen: String = [server.public_address().into(), server.public_address_v6().into()]
+        .map(|address| format!("listen {} ssl http2;\n", SocketAddr::new(address, HTTP2_PORT)))
+        .concat();
+    let (certificate, key) = (world.path("certificate.pem"), world.path("key.pem"));
+    let nginx = spec.listen_tls(&[], &certificate, &key).directives(&listen);
+    let nginx = nginx.start(world.network.lab(), server.host())?;
+    server.host().wait_for_port((server.public_address(), HTTP2_PORT).into(), PATIENCE)?;
+    Ok(nginx)
+}
+
+/// Fails unless nginx had so many requests, all of them from the relay.
+fn came_by_the_relay(bond: &BondWorld, nginx: &Nginx, count: usize) -> Result<()> {
+    wait_until("nginx's log", || nginx.requests().is_ok_and(|requests| requests.len() >= count))?;
+    let requests = nginx.requests()?;
+    ensure!(requests.len() == count, "{requests:?}");
+    for request in requests {
+        ensure!(bond.relay.is(request.client), "{request:?} came past the relay");
+    }
+    Ok(())
+}
+
 #[test]
 fn curl_fetches_by_http_2() -> Result<()> {
     skip_without_lab!();
@@ -32,15 +59,7 @@ fn curl_fetches_by_http_2() -> Result<()> {
     let scenario = scenario(ServerSpec::new("origin").file(FILE, 2_000_000));
     let bond = BondWorld::joined_with(scenario, tls, "")?;
     let world = &bond.world;
-    let server = world.network.server("origin");
-    let listen: String = [server.public_address().into(), server.public_address_v6().into()]
-        .map(|address| format!("listen {} ssl http2;\n", SocketAddr::new(address, HTTP2_PORT)))
-        .concat();
-    let (certificate, key) = (world.path("certificate.pem"), world.path("key.pem"));
-    let nginx =
-        NginxSpec::new().listen_tls(&[], &certificate, &key).directives(&listen).file(FILE, 2_000_000);
-    let nginx = nginx.start(world.network.lab(), server.host())?;
-    server.host().wait_for_port((server.public_address(), HTTP2_PORT).into(), PATIENCE)?;
+    let nginx = start_http2(world, NginxSpec::new().file(FILE, 2_000_000))?;
 
     // Several transfers at once in one connection, and what is sent as well.
     let url = format!("https://files.example:{HTTP2_PORT}/{FILE}");
@@ -52,11 +71,101 @@ fn curl_fetches_by_http_2() -> Result<()> {
     for name in ["one", "two", "three"] {
         same(&world.read(name)?, &world.content(FILE)).context(name)?;
     }
-    wait_until("nginx's log", || nginx.requests().is_ok_and(|requests| requests.len() == 3))?;
-    for request in nginx.requests()? {
-        ensure!(bond.relay.is(request.client), "{request:?} came past the relay");
+    came_by_the_relay(&bond, &nginx, 3)
+}
+
+/// What the shell prints.
+fn shell(world: &World, script: &str) -> Result<String> {
+    Ok(String::from_utf8(output(world.command("sh").args(["-ec", script]))?)?.trim().to_owned())
+}
+
+/// Chromium compares each of the page's parts with its hash (W3C Subresource Integrity), and leaves out
+/// what differs.
+#[test]
+fn chromium_loads_a_page_with_all_its_parts_over_both_networks() -> Result<()> {
+    const SCRIPTS: usize = 4;
+    skip_without_lab!();
+    skip_without_programs!("chromium", "openssl");
+    let mut bond = BondWorld::build_with(scenario(ServerSpec::new("origin")), tls, "")?;
+    let invite = bond.relay.invite(&[])?;
+    bond.join(&invite)?;
+    bond.world.start_daemon("[bond]\nmode = \"aggregate\"\n", &[])?;
+    bond.wait_until_bonded()?;
+    let world = &bond.world;
+    let types = "types { text/html html; text/css css; text/javascript js; }";
+    let nginx = start_http2(world, NginxSpec::new().directives(types))?;
+
+    let hash = "openssl dgst -sha256 -binary | openssl base64";
+    let mut bytes = 0;
+    let mut part = |name: &str, text: String| -> Result<String> {
+        let file = nginx.root().join(name);
+        bytes += text.len() as u64;
+        fs::write(&file, text)?;
+        Ok(format!("integrity=sha256-{}", shell(world, &format!("< {} {hash}", file.display()))?))
+    };
+    let style = part("style.css", "p { color: rgb(1, 2, 3) }".to_owned())?;
+    let mut page =
+        format!("<!doctype html><link rel=icon href=data:,><link rel=stylesheet href=style.css {style}>\n");
+    for number in 0..SCRIPTS {
+        let noise: String =
+            content_of(1, "noise", 1_000_000).iter().map(|octet| format!("{octet:02x}")).collect();
+        let name = format!("{number}.js");
+        let integrity = part(&name, format!("/* {noise} */ window.parts = (window.parts ?? 0) + 1;\n"))?;
+        page += &format!("<script src={name} {integrity}></script>\n");
     }
+    page += "<p>page</p><script>onload = () => { const p = document.querySelector('p');\
+             p.textContent = `${window.parts} parts in ${getComputedStyle(p).color}` }</script>\n";
+    fs::write(nginx.root().join("page.html"), page)?;
+
+    let key = shell(
+        world,
+        &format!(
+            "openssl x509 -in certificate.pem -noout -pubkey | openssl pkey -pubin -outform der | {hash}"
+        ),
+    )?;
+    let mut chromium = world.command("chromium");
+    // The account of the tests is root's, which has no sandbox.
+    chromium.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]);
+    chromium.args(["--user-data-dir=chromium", "--dump-dom"]);
+    chromium.arg(format!("--ignore-certificate-errors-spki-list={key}"));
+    chromium.arg(format!("--proxy-server=http://{}", world.proxy()?));
+    chromium.arg(format!("https://files.example:{HTTP2_PORT}/page.html"));
+    chromium.stdin(Stdio::null()).stdout(fs::File::create(world.path("dom"))?);
+    chromium.stderr(fs::File::create(world.path("chromium.log"))?);
+    let mut chromium = world.network.device().start(chromium)?;
+    let mut carried = BTreeMap::new();
+    let ended = loop {
+        if let Some(ended) = chromium.child().try_wait()? {
+            break ended;
+        }
+        note_streams(&world.status()?, &mut carried);
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let seen = String::from_utf8(world.read("dom")?)?;
+    let is_right = seen.contains(&format!("<p>{SCRIPTS} parts in rgb(1, 2, 3)</p>"));
+    ensure!(is_right, "{ended}: {seen}\n{}", String::from_utf8_lossy(&world.read("chromium.log")?));
+    came_by_the_relay(&bond, &nginx, 2 + SCRIPTS)?;
+    ensure!(carried.values().sum::<u64>() > bytes / 2, "of {bytes} bytes {carried:?} were bonded");
+    ensure!(carried.values().all(|carried| *carried > bytes / 20), "of {bytes} bytes, {carried:?}");
+    ensure!(carried.len() == 2, "{carried:?}");
     Ok(())
+}
+
+/// Notes what each path has brought of streams to the HTTP/2 server, where it is more than before.
+fn note_streams(status: &Status, carried: &mut BTreeMap<String, u64>) {
+    let sessions = status.relays.iter().flat_map(|relay| &relay.sessions);
+    let streams = sessions.flat_map(|session| &session.streams);
+    let mut now = BTreeMap::<&str, u64>::new();
+    for path in streams
+        .filter(|stream| stream.destination.ends_with(&format!(":{HTTP2_PORT}")))
+        .flat_map(|stream| &stream.paths)
+    {
+        *now.entry(&path.interface).or_default() += path.bytes_received;
+    }
+    for (interface, bytes) in now {
+        let noted = carried.entry(interface.to_owned()).or_default();
+        *noted = bytes.max(*noted);
+    }
 }
 
 /// A server of ssh for root, with a key of the test's.
