@@ -42,12 +42,12 @@ struct Transfer {
 }
 
 impl Bench<'_> {
-    /// Measures a method in a cell; curl gives one measurement per path. A failed transfer is a result
+    /// Measures a method in a cell; curl and a reader alone give one measurement per path. A failed transfer is a result
     /// too, and says why.
     pub(crate) fn measure(&self, cell: &Cell, method: Method, run: u32) -> Vec<Measurement> {
         let variants: Vec<(String, Option<&str>)> = match method {
-            Method::Curl => {
-                [WIFI, LTE].map(|interface| (format!("curl {interface}"), Some(interface))).into()
+            Method::Curl | Method::ReaderAlone => {
+                [WIFI, LTE].map(|interface| (format!("{method} {interface}"), Some(interface))).into()
             }
             _ => vec![(method.to_string(), None)],
         };
@@ -136,6 +136,9 @@ impl Bench<'_> {
                     &target,
                     &Fetch { connect_to: Daemon::proxy(), target: target.url(), ..target.fetch() },
                 )
+            }
+            Method::ReaderAlone => {
+                self.reader(&target, &Fetch { interface: interface.map(str::to_owned), ..target.fetch() })
             }
             Method::ReaderTcp => self.reader(&target, &target.fetch()),
             Method::ReaderMptcp | Method::ReaderMptcpBackup => {

@@ -30,6 +30,8 @@ pub(crate) enum Method {
     Get(Preference),
     /// A program that reads as fast as it can and notes when: through Multiway's proxy.
     ReaderProxy(Preference),
+    /// The same over each interface alone.
+    ReaderAlone,
     /// The same over the preferred interface.
     ReaderTcp,
     /// The same over kernel Multipath TCP.
@@ -127,6 +129,7 @@ impl fmt::Display for Method {
             Self::Transparent(preference) => write!(f, "transparent-{}", preference.name()),
             Self::Get(preference) => write!(f, "get-{}", preference.name()),
             Self::ReaderProxy(preference) => write!(f, "reader-proxy-{}", preference.name()),
+            Self::ReaderAlone => write!(f, "reader-alone"),
             Self::ReaderTcp => write!(f, "reader-tcp"),
             Self::ReaderMptcp => write!(f, "reader-mptcp"),
             Self::ReaderMptcpBackup => write!(f, "reader-mptcp-backup"),
@@ -156,6 +159,7 @@ impl FromStr for Method {
             ("tcp", "") => Some(Self::Tcp),
             ("mptcp", "") => Some(Self::Mptcp),
             ("mptcp", "backup") => Some(Self::MptcpBackup),
+            ("reader", "alone") => Some(Self::ReaderAlone),
             ("reader", "tcp") => Some(Self::ReaderTcp),
             ("reader", "mptcp") => Some(Self::ReaderMptcp),
             ("reader-mptcp", "backup") => Some(Self::ReaderMptcpBackup),
@@ -174,7 +178,7 @@ impl FromStr for Method {
         method.ok_or_else(|| {
             format!(
                 "`{text}` is no method; there are curl, optimum, aria2-xN, tcp, mptcp, mptcp-backup, \
-                 reader-tcp, reader-mptcp, reader-mptcp-backup, multiway, multiway-paper, \
+                 reader-alone, reader-tcp, reader-mptcp, reader-mptcp-backup, multiway, multiway-paper, \
                  multiway-aggregate, and \
                  proxy-, transparent-, get- and reader-proxy- with fast or thrifty"
             )
@@ -208,6 +212,7 @@ mod tests {
             Method::Transparent(Thrifty),
             Method::Get(Fast),
             Method::ReaderProxy(Thrifty),
+            Method::ReaderAlone,
             Method::ReaderTcp,
             Method::ReaderMptcp,
             Method::ReaderMptcpBackup,

@@ -3,6 +3,7 @@
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
 
+use crate::method::Method;
 use crate::plan::{LTE, WIFI};
 use crate::report::{CellReport, Quality, Report};
 
@@ -27,6 +28,7 @@ pub(crate) fn render(report: &Report) -> String {
         "multimob" => {
             vec![answers(report), second_path(report, "lte_bytes"), second_path(report, "lte_energy_j")]
         }
+        "subpaths" => vec![milliseconds(report), against_alone(report), shares(report)],
         "overhead" | "concurrent" | "relay-cost" => vec![quantities(report)],
         _ => vec![times(report), efficiencies(report), shares(report)],
     };
@@ -107,6 +109,42 @@ fn percent(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{:.1}", value * 100.0))
 }
 
+fn milliseconds(report: &Report) -> (String, Table) {
+    let methods = all_methods(report);
+    let mut table = new_table(header("cell", &methods));
+    for cell in &report.cells {
+        let mut row = vec![cell.name.clone()];
+        row.extend(
+            methods.iter().map(|method| show(cell.time(method).map(|time| round(time.seconds * 1e3)))),
+        );
+        table.add_row(row);
+    }
+    (format!("milliseconds, median of {}", runs(report)), table)
+}
+
+/// How short transfers compare with the same reader over one path.
+fn against_alone(report: &Report) -> (String, Table) {
+    let methods: Vec<&str> = all_methods(report).into_iter().filter(|method| !is_alone(method)).collect();
+    let mut table = new_table(header("cell", &methods));
+    for cell in &report.cells {
+        let alone =
+            |interface: &str| Some(cell.time(&format!("{} {interface}", Method::ReaderAlone))?.seconds);
+        let (first, second) = (alone(WIFI), alone(LTE));
+        let mut row = vec![cell.name.clone()];
+        row.extend(methods.iter().map(|method| {
+            let (Some(time), Some(first)) = (cell.time(method), first) else { return "-".to_owned() };
+            let of_first = time.seconds / first;
+            let of_best = second.map(|second| format!("{:.2}", time.seconds / first.min(second)));
+            let mark = if of_first > 1.0 + ALLOWED_PART { " !" } else { "" };
+            format!("{of_first:.2} / {}{mark}", show(of_best))
+        }));
+        table.add_row(row);
+    }
+    let heading = "time over that of the first path alone / over that of the faster path alone (! more than \
+                   3% slower than the first)";
+    (heading.to_owned(), table)
+}
+
 /// The best path alone: its time, when one was measured.
 fn best_alone(cell: &CellReport) -> Option<f64> {
     [WIFI, LTE]
@@ -117,7 +155,7 @@ fn best_alone(cell: &CellReport) -> Option<f64> {
 }
 
 fn is_alone(method: &str) -> bool {
-    method.starts_with("curl ")
+    method.starts_with("curl ") || method.starts_with("reader-alone ")
 }
 
 fn efficiencies(report: &Report) -> (String, Table) {
@@ -336,6 +374,21 @@ mod tests {
         let text = render(&report("grid"));
         assert!(text.contains("0.60 !"), "{text}");
         assert!(text.contains("40.0"), "{text}");
+    }
+
+    #[test]
+    fn a_short_transfer_is_compared_with_the_path_that_comes_first() {
+        let mut report = report("subpaths");
+        report.cells[0].measurements = vec![
+            measurement("reader-alone wlan0", 0.2, 1000, 0),
+            measurement("reader-alone wwan0", 0.1, 0, 1000),
+            measurement("reader-mptcp", 0.21, 600, 400),
+            measurement("multiway", 0.15, 600, 400),
+        ];
+        let text = render(&report);
+        for figure in ["1.05 / 2.10 !", "0.75 / 1.50 ", "150"] {
+            assert!(text.contains(figure), "{figure} in {text}");
+        }
     }
 
     #[test]
