@@ -103,9 +103,26 @@ impl World {
 
     /// Starts `multiway up` with this configuration and waits until it answers.
     pub(crate) fn start_daemon(&mut self, config: &str, arguments: &[&str]) -> Result<()> {
+        self.start_daemon_under(&[], config, arguments)
+    }
+
+    /// The same under another program, given with its arguments.
+    pub(crate) fn start_daemon_under(
+        &mut self,
+        wrapper: &[&str],
+        config: &str,
+        arguments: &[&str],
+    ) -> Result<()> {
         fs::write(self.path("multiway.toml"), config)?;
         let log = fs::File::create(self.path("daemon.log"))?;
-        let mut command = self.plain(multiway());
+        let mut command = match wrapper.split_first() {
+            None => self.plain(multiway()),
+            Some((program, arguments)) => {
+                let mut command = self.plain(program);
+                command.args(arguments).arg(multiway());
+                command
+            }
+        };
         command.args(["up", "-c", "multiway.toml"]).args(arguments);
         command.env("MULTIWAY_LOG", "debug").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.daemon = Some(self.network.device().start(command)?);
