@@ -1,6 +1,7 @@
 //! What a session is to do, and within which bounds.
 
 use super::scheduler::SchedulerKind;
+use crate::paths::Preference;
 
 /// Which end of a session this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub enum Policy {
     /// Break-before-make (M3): the most preferred path alone, another one only while that one
     /// fails.
     Handover,
-    /// The most preferred path first; others join when a transfer is long enough to gain by it.
+    /// All paths for transfers; metered ones when what is left justifies it.
     Aggregate,
 }
 
@@ -88,6 +89,8 @@ impl Default for Limits {
 pub struct SessionConfig {
     /// Use of paths; a relay follows what the device does.
     pub policy: Policy,
+    /// How [`Policy::Aggregate`] uses metered ones.
+    pub preference: Preference,
     /// Bounds.
     pub limits: Limits,
     /// How a device chooses among subflows; by class of stream. A relay is told with each stream.
@@ -129,6 +132,7 @@ impl SessionConfig {
     pub fn handover() -> Self {
         Self {
             policy: Policy::Handover,
+            preference: Preference::default(),
             limits: Limits::default(),
             device_schedulers: Schedulers::all(SchedulerKind::Priority),
             relay_schedulers: Schedulers::all(SchedulerKind::LastReceived),
@@ -144,6 +148,7 @@ impl SessionConfig {
         };
         Self {
             policy: Policy::Aggregate,
+            preference: Preference::default(),
             limits: Limits::default(),
             device_schedulers: schedulers,
             relay_schedulers: schedulers,

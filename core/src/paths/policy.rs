@@ -70,7 +70,19 @@ fn expected_time(kind: PathKind, estimate: &PathEstimate) -> Duration {
     let (usual_rtt, usual_rate) = usual(kind);
     let rtt = estimate.rtt.unwrap_or(usual_rtt);
     let rate = estimate.throughput.filter(|rate| !rate.is_zero()).unwrap_or(usual_rate);
+    reference_time(rtt, rate)
+}
+
+fn reference_time(rtt: Duration, rate: Rate) -> Duration {
     rtt.saturating_mul(ROUND_TRIPS).saturating_add(rate.time_for(REFERENCE_BYTES))
+}
+
+impl PathEstimate {
+    /// How long a large web object is expected to take; `None` when the path was never measured.
+    pub fn reference_time(&self) -> Option<Duration> {
+        let rate = self.throughput.filter(|rate| !rate.is_zero())?;
+        Some(reference_time(self.rtt?, rate))
+    }
 }
 
 /// What to think of a path of this kind before it was measured. Only the order between kinds

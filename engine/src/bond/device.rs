@@ -8,7 +8,7 @@ use multiway_api::{EventDetail, HandoverStatus, RelayStatus};
 use multiway_core::bond::wire::{Destination as WireDestination, Host};
 use multiway_core::bond::{Policy, Refusal, SessionConfig, StreamClass, backoff};
 use multiway_core::flow::names::HostName;
-use multiway_core::paths::PathId;
+use multiway_core::paths::{PathId, Preference};
 use rustls::ClientConfig;
 use thiserror::Error;
 use tokio::sync::Notify;
@@ -302,10 +302,10 @@ impl Inner {
 }
 
 /// What the session is told to do.
-pub(super) fn session_config(config: &BondConfig) -> SessionConfig {
+pub(super) fn session_config(config: &BondConfig, preference: Preference) -> SessionConfig {
     let mut session = match config.mode {
         Policy::Handover => SessionConfig::handover(),
-        Policy::Aggregate => SessionConfig::aggregate(),
+        Policy::Aggregate => SessionConfig { preference, ..SessionConfig::aggregate() },
     };
     if let Some(kind) = config.scheduler {
         session.device_schedulers = multiway_core::bond::Schedulers::all(kind);

@@ -67,7 +67,8 @@ pub(super) struct DeviceSession {
 impl DeviceSession {
     /// A session that has not begun.
     pub(super) fn begin(inner: Arc<Inner>) -> Self {
-        let mut session = Session::new(Role::Device, session_config(&inner.config), now());
+        let mut session =
+            Session::new(Role::Device, session_config(&inner.config, inner.paths.preference()), now());
         session.set_seed(rand::random());
         let (shared, signals) = SharedSession::new(session);
         inner.enter(&shared);

@@ -133,6 +133,11 @@ impl PathTable {
         self.state().all.borrow().iter().find(|info| info.id == path).cloned()
     }
 
+    /// What the user would rather have.
+    pub fn preference(&self) -> Preference {
+        self.state().config.preference
+    }
+
     /// Paths that may be used now, the one to use first in front.
     pub fn usable(&self) -> Vec<PathInfo> {
         self.usable_for("")

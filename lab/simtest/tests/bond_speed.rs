@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use multiway_core::bond::{DetectorKind, SessionConfig};
-use multiway_core::paths::PathEstimate;
+use multiway_core::paths::{PathEstimate, Preference};
+use multiway_core::units::Rate;
 use multiway_linksim::{Change, LinkSpec, mbit};
 use multiway_simtest::bond::scene::{BondPath, Scene, StreamPlan};
 use multiway_simtest::bond::world::{Outcome, World};
@@ -81,6 +82,56 @@ fn another_path_never_makes_the_best_one_slower() {
             );
         }
     }
+}
+
+fn with_rate(mut path: BondPath, mbits: u64) -> BondPath {
+    path.estimate.throughput = Some(mbit(mbits));
+    path
+}
+
+/// What is known of the paths decides where a session begins, and not which one is preferred.
+#[test]
+fn a_stream_begins_on_the_path_that_is_known_to_be_much_faster() {
+    let both = || vec![with_rate(path((2, 200)), 2), with_rate(path((50, 10)), 50)];
+    let alone = time(&run(scene(vec![path((50, 10))], SessionConfig::handover(), 100_000)));
+    let outcome = run(scene(both(), SessionConfig::aggregate(), 100_000));
+    assert!(time(&outcome) <= alone + ms(20), "{:?}, {alone:?} alone", time(&outcome));
+
+    let mut metered = both();
+    metered[1].metered = true;
+    let outcome = run(scene(metered.clone(), SessionConfig::aggregate(), 10_000));
+    assert_eq!(outcome.opened, [1, 0], "a short transfer over the one that costs nothing");
+    let fast = SessionConfig { preference: Preference::Fast, ..SessionConfig::aggregate() };
+    let outcome = run(scene(metered.clone(), fast, 100_000));
+    assert!(time(&outcome) <= alone + ms(20), "{:?}, {alone:?} alone", time(&outcome));
+    let outcome = run(scene(metered, SessionConfig::handover(), MB));
+    assert_eq!(outcome.carried[1], [0, 0], "a handover policy sends nothing over what costs money");
+}
+
+/// A metered path joins a transfer that takes longer than its owner minds, and no other.
+#[test]
+fn a_metered_path_helps_with_what_takes_long() {
+    let mut paths = vec![path((5, 50)), path((30, 50))];
+    paths[1].metered = true;
+    let outcome = run(scene(paths.clone(), SessionConfig::aggregate(), 250_000));
+    assert_eq!(outcome.carried[1], [0, 0], "{:?} are borne", time(&outcome));
+    let outcome = run(scene(paths.clone(), SessionConfig::aggregate(), 10 * MB));
+    assert!(time(&outcome) <= ms(3_500), "{:?}", time(&outcome));
+    let fast = SessionConfig { preference: Preference::Fast, ..SessionConfig::aggregate() };
+    let outcome = run(scene(paths, fast, 10 * MB));
+    assert!(time(&outcome) <= ms(2_900), "{:?}", time(&outcome));
+}
+
+/// The preferred path is so slow that it tells nothing for long.
+#[test]
+fn a_slow_preferred_path_does_not_hold_up_a_faster_one() {
+    let slow = || BondPath {
+        spec: LinkSpec::symmetric(Rate::from_bits_per_second(500_000), ms(50)),
+        ..path((1, 50))
+    };
+    let alone = time(&run(scene(vec![path((30, 50))], SessionConfig::handover(), 10 * MB)));
+    let both = time(&run(scene(vec![slow(), path((30, 50))], SessionConfig::aggregate(), 10 * MB)));
+    assert!(both <= alone.mul_f64(1.03) + ms(130), "{both:?}, {alone:?} alone");
 }
 
 /// MultiMob's figure 6: a download whose path falls silent. The paper's detector waits for 500 ms.

@@ -34,6 +34,7 @@ impl Session {
         reader.handle_bytes(bytes);
         if is_first {
             self.plan_answered(slot, now);
+            self.plan_paths(now);
         }
         let mut result = Ok(());
         loop {

@@ -6,14 +6,18 @@
 //! - `lease`: which subflows a stream uses.
 //! - `recovery`: what is sent again elsewhere.
 //! - `plan`: which paths a device uses.
+//! - `aggregate`: which ones transfers get beside the first.
+//! - `probe`: what is asked of paths.
 //! - `flow`: counts over all streams.
 
+mod aggregate;
 mod application;
 mod flow;
 mod frames;
 mod lease;
 mod path_use;
 mod plan;
+mod probe;
 mod recovery;
 mod status;
 #[cfg(test)]

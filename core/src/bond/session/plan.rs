@@ -9,28 +9,14 @@ use std::time::Duration;
 
 use super::Session;
 use super::path_use::{Entry, Health, LEAST_HOLD, Moving};
-use crate::bond::action::{Action, CloseReason, Event, OpenReason, Suspicion, Violation};
+use crate::bond::action::{Action, CloseReason, Event, OpenReason, Suspicion};
 use crate::bond::backoff::{self, Chance};
-use crate::bond::config::{Policy, Role, StreamClass};
-use crate::bond::subflow::{Subflow, SubflowId, UNKNOWN_RTT};
-use crate::bond::wire::{Frame, Standing};
+use crate::bond::config::{Policy, Role};
+use crate::bond::subflow::{Subflow, SubflowId};
+use crate::bond::wire::Standing;
 use crate::mphttp::download::PathOffer;
 use crate::paths::PathId;
 use crate::units::Timestamp;
-
-/// PINGs answered in a row that make a path good again.
-const GOOD_PROBES: u32 = 4;
-
-/// Time between PINGs to a suspect path.
-const PROBE_PERIOD: Duration = Duration::from_millis(200);
-
-/// An answer that takes longer than twice the round trip and this much was sent again on the way:
-/// less than the kernel's least retransmission timeout of 200 ms.
-const PROBE_NOISE: Duration = Duration::from_millis(80);
-
-/// A PING without an answer for so long is given up, and a new subflow is tried in place of the old
-/// one, whose kernel retransmits less and less often.
-const PROBE_LOST: Duration = Duration::from_secs(2);
 
 /// A path stays suspect for [`LEAST_HOLD`] at least; each relapse within [`RELAPSE`] doubles that, up to this.
 const MOST_HOLD: Duration = Duration::from_secs(30);
@@ -53,43 +39,23 @@ const QUIET: Duration = Duration::from_millis(250);
 /// Subflows more than one on a path close after so long without use.
 const IDLE_CLOSE: Duration = Duration::from_secs(30);
 
-/// A transfer that went on for so many of the other path's round trips without a pause is expected to
-/// go on for as long again, which pays for opening it: the rule by which range downloads take a second
-/// path. What moved less meanwhile is no transfer: it is six segments, which take 130 ms at 0.5 Mbit/s.
-const AGGREGATE_BYTES: u64 = 8 << 10;
-const AGGREGATE_ROUNDS: u32 = 2;
-
 /// How often a busy session looks whether its plan still fits.
 const BUSY_PERIOD: Duration = Duration::from_millis(50);
 
 /// How often a session that uses what it should not need looks whether it can stop.
 const PLAN_PERIOD: Duration = Duration::from_millis(250);
 
-/// A path that brought nothing for so long while streams are open is asked whether it still works: a
-/// translator on the way may have forgotten it, and what the far end sends would never arrive. Every
-/// question wakes a radio, so a metered path is asked less often.
-const QUIET_CHECK: Duration = Duration::from_secs(60);
-const METERED_QUIET_CHECK: Duration = Duration::from_secs(240);
-
-/// It has so long for an answer: the kernel retransmits 4 times in that.
-const QUIET_PATIENCE: Duration = Duration::from_secs(4);
-
 /// With open streams another path is needed once none has worked for so long, although this end has
 /// nothing to say: the far end may.
 const UNREACHABLE: Duration = Duration::from_secs(5);
 
-/// The far end is asked for its retransmission timeout so often, while more is expected of it (M4).
-const ASK_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// PINGs remembered of one path.
-const MOST_PINGS: usize = 16;
-
 impl Session {
     /// The paths that may be used now, in order of preference (device). Subflows of others close.
     pub fn handle_paths(&mut self, paths: &[PathOffer], now: Timestamp) {
+        let paths = self.in_order(paths);
         let mut before = std::mem::take(&mut self.plan.paths);
         let has_up = self.slots.iter().flatten().any(|subflow| !subflow.is_suspect);
-        for offer in paths {
+        for offer in &paths {
             let known = before.iter().position(|entry| entry.offer.path == offer.path);
             let entry = match known.map(|index| before.swap_remove(index)) {
                 Some(entry) => Entry { offer: *offer, ..entry },
@@ -147,12 +113,6 @@ impl Session {
         self.plan_paths(now);
     }
 
-    /// Sends a PING over a path at once, for a detector that wants to know whether it is silent
-    /// (device).
-    pub fn probe_path(&mut self, path: PathId, now: Timestamp) {
-        self.ping(path, now);
-    }
-
     /// Marks a path's subflows and tells the relay.
     fn set_standing(&mut self, path: PathId, is_suspect: bool) {
         for subflow in self.slots.iter_mut().flatten().filter(|subflow| subflow.path == path) {
@@ -172,7 +132,7 @@ impl Session {
         on_path.map(|subflow| subflow.id).collect()
     }
 
-    fn is_up_on(&self, path: PathId) -> bool {
+    pub(super) fn is_up_on(&self, path: PathId) -> bool {
         self.slots.iter().flatten().any(|subflow| subflow.path == path)
     }
 
@@ -302,51 +262,8 @@ impl Session {
         }
     }
 
-    /// A PONG came.
-    pub(super) fn handle_pong(&mut self, slot: usize, value: u64, now: Timestamp) -> Result<(), Violation> {
-        if value >= self.next_ping {
-            return Err(Violation::PingAbuse);
-        }
-        let Some((path, srtt)) = self.subflow(slot).map(|subflow| (subflow.path, subflow.srtt())) else {
-            return Ok(());
-        };
-        let Some(entry) = self.plan.entry(path) else { return Ok(()) };
-        let Some(at) = entry.pings.iter().position(|(sent, _)| *sent == value) else { return Ok(()) };
-        let (_, sent_at) = entry.pings[at];
-        entry.pings.drain(..=at);
-        let usual = entry.offer.estimate.rtt.unwrap_or(srtt).min(srtt.max(UNKNOWN_RTT));
-        if now - sent_at <= usual * 2 + PROBE_NOISE {
-            entry.good_probes += 1;
-        } else {
-            entry.good_probes = 0;
-        }
-        if let Health::Suspect { since, .. } = entry.health
-            && entry.good_probes >= GOOD_PROBES
-            && now - since >= entry.hold
-        {
-            self.restore_path(path, now);
-            self.plan_paths(now);
-        }
-        Ok(())
-    }
-
-    fn ping(&mut self, path: PathId, now: Timestamp) {
-        // The newest, which is the likeliest to live.
-        let newest = self.slots.iter_mut().flatten().filter(|subflow| subflow.path == path);
-        let Some(subflow) = newest.max_by_key(|subflow| subflow.id) else { return };
-        let value = self.next_ping;
-        self.next_ping += 1;
-        subflow.control.push_back(Frame::Ping(value));
-        if let Some(entry) = self.plan.entry(path) {
-            entry.pings.push_back((value, now));
-            if entry.pings.len() > MOST_PINGS {
-                entry.pings.pop_front();
-            }
-        }
-    }
-
     /// A path is good again.
-    fn restore_path(&mut self, path: PathId, now: Timestamp) {
+    pub(super) fn restore_path(&mut self, path: PathId, now: Timestamp) {
         let Some(entry) = self.plan.entry(path) else { return };
         entry.health = Health::Good;
         entry.suspected_at = Some(now);
@@ -379,8 +296,14 @@ impl Session {
         let active = good.or(up).or(self.plan.paths.first()).map(|entry| entry.offer.path);
         let before = self.plan.active;
         if active != before {
+            // Where all paths are used together, nothing leaves one that still works.
+            let stays = |path| {
+                let index = self.plan.index(path).filter(|_| self.config.policy == Policy::Aggregate);
+                index.is_some_and(|index| self.plan.paths[index].is_good())
+            };
             if let Some(from) = before
                 && active.is_some()
+                && !stays(from)
             {
                 self.note_moving(from, now);
             }
@@ -474,32 +397,20 @@ impl Session {
                     Health::Good => None,
                 });
                 match suspect {
-                    _ if !is_needed && (index > 0 || entry.offer.metered) => None,
+                    _ if !is_needed && (index > 0 || !self.is_free(entry)) => None,
                     None => Some(OpenReason::First),
                     Some((from, suspicion)) => Some(OpenReason::Backup { from, suspicion }),
                 }
             }
-            Health::Good => {
-                let is_worth = self.config.policy == Policy::Aggregate && self.is_long_enough(index, now);
-                is_worth.then_some(OpenReason::Aggregate)
-            }
+            Health::Good => self.is_worth_opening(index, now).then_some(OpenReason::Aggregate),
             Health::Suspect { .. } => {
                 // A newcomer or a failed path without a subflow is tried out; a metered one only when
-                // nothing else is left.
-                let is_wanted = !entry.offer.metered || (none_good && is_needed);
+                // nothing else is left, or for what it is worth.
+                let is_wanted =
+                    self.is_free(entry) || (none_good && is_needed) || self.is_worth_opening(index, now);
                 (is_wanted && !self.is_probed(path, now)).then_some(OpenReason::Probe)
             }
         }
-    }
-
-    /// Whether a path has a subflow of which an answer may still come.
-    fn is_probed(&self, path: PathId, now: Timestamp) -> bool {
-        let Some(index) = self.plan.index(path) else { return true };
-        let oldest = self.plan.paths[index].pings.front().map(|(_, at)| *at);
-        let is_dead = oldest.is_some_and(|at| now - at >= PROBE_LOST);
-        let newest = self.slots.iter().flatten().filter(|subflow| subflow.path == path);
-        let newest = newest.map(|subflow| subflow.up_since).max();
-        newest.is_some_and(|up| !is_dead || now - up < PROBE_LOST)
     }
 
     fn open(&mut self, index: usize, reason: OpenReason, now: Timestamp) {
@@ -517,65 +428,6 @@ impl Session {
         self.plan.wake(now + patience);
         let backup = self.config.policy == Policy::Handover && index > 0;
         self.actions.push_back(Action::OpenSubflow { id, path, backup, reason });
-    }
-
-    /// Whether a transfer is long enough to gain by the path.
-    fn is_long_enough(&self, index: usize, now: Timestamp) -> bool {
-        let rounds = self.plan.paths[index].rtt() * AGGREGATE_ROUNDS;
-        self.busy.iter().filter_map(|id| self.streams.get(id)).any(|stream| {
-            let moved = stream.sender.sent_end() + stream.receiver.highest();
-            stream.class != StreamClass::Interactive
-                && moved + stream.sender.unsent() >= AGGREGATE_BYTES
-                && stream.busy_since.is_some_and(|since| now - since >= rounds)
-        })
-    }
-
-    fn plan_probes(&mut self, now: Timestamp) {
-        for index in 0..self.plan.paths.len() {
-            let entry = &self.plan.paths[index];
-            let path = entry.offer.path;
-            if !self.is_up_on(path) {
-                continue;
-            }
-            if entry.is_good() {
-                self.check_quiet(index, now);
-                continue;
-            }
-            if entry.probe_at <= now {
-                self.plan.paths[index].probe_at = now + PROBE_PERIOD;
-                if self.plan.paths[index].pings.len() < MOST_PINGS {
-                    self.ping(path, now);
-                }
-            }
-            let at = self.plan.paths[index].probe_at;
-            self.plan.wake(at);
-        }
-    }
-
-    /// Asks a path that has long been quiet whether it still works.
-    fn check_quiet(&mut self, index: usize, now: Timestamp) {
-        let path = self.plan.paths[index].offer.path;
-        let on_path = self.slots.iter().flatten().filter(|subflow| subflow.path == path);
-        let Some(life) = on_path.map(|subflow| subflow.last_received).max() else { return };
-        let entry = &mut self.plan.paths[index];
-        // Any byte is an answer.
-        while entry.pings.front().is_some_and(|(_, at)| *at <= life) {
-            entry.pings.pop_front();
-        }
-        let quiet = if entry.offer.metered { METERED_QUIET_CHECK } else { QUIET_CHECK };
-        let at = match entry.pings.front() {
-            Some((_, asked)) => *asked + QUIET_PATIENCE,
-            None if self.streams.is_empty() => return,
-            None => life + quiet,
-        };
-        if at > now {
-            self.plan.wake(at);
-        } else if entry.pings.is_empty() {
-            self.ping(path, now);
-            self.plan.wake(now + QUIET_PATIENCE);
-        } else {
-            self.suspect_path(path, Suspicion::Silent, now);
-        }
     }
 
     fn plan_closings(&mut self, now: Timestamp) {
@@ -611,23 +463,6 @@ impl Session {
         for (id, reason) in closing {
             self.remove_subflow(id, now);
             self.actions.push_back(Action::CloseSubflow { id, reason });
-        }
-    }
-
-    /// Whether the policy keeps subflows on a good path that is not the active one.
-    fn wants_path(&self, path: PathId) -> bool {
-        let Some(index) = self.plan.index(path) else { return false };
-        self.config.policy == Policy::Aggregate
-            && (!self.busy.is_empty() || !self.plan.paths[index].offer.metered)
-    }
-
-    fn ask_timeouts(&mut self, now: Timestamp) {
-        for subflow in self.slots.iter_mut().flatten() {
-            let is_due = subflow.asked_timeout.is_none_or(|at| now - at >= ASK_TIMEOUT);
-            if is_due && !subflow.expecting.is_empty() {
-                subflow.asked_timeout = Some(now);
-                subflow.control.push_back(Frame::RtoRequest);
-            }
         }
     }
 }

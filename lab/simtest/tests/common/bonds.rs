@@ -5,7 +5,7 @@ use std::time::Duration;
 use multiway_core::bond::scheduler::SchedulerKind;
 use multiway_core::bond::wire::OpenResult;
 use multiway_core::bond::{DetectorKind, Limits, Policy, Schedulers, SessionConfig, StreamClass};
-use multiway_core::paths::PathEstimate;
+use multiway_core::paths::{PathEstimate, Preference};
 use multiway_linksim::{Change, LinkSpec, Loss, mbit};
 use multiway_simtest::bond::scene::{BondPath, Death, Half, Scene, StreamPlan};
 use proptest::prelude::*;
@@ -124,9 +124,11 @@ fn limits() -> impl Strategy<Value = Limits> {
 
 fn config() -> impl Strategy<Value = SessionConfig> {
     let policy = prop_oneof![Just(Policy::Handover), Just(Policy::Aggregate)];
-    let own = (policy, limits(), schedulers(), schedulers()).prop_map(
-        |(policy, limits, device_schedulers, relay_schedulers)| SessionConfig {
+    let preference = prop_oneof![Just(Preference::Fast), Just(Preference::THRIFTY)];
+    let own = (policy, preference, limits(), schedulers(), schedulers()).prop_map(
+        |(policy, preference, limits, device_schedulers, relay_schedulers)| SessionConfig {
             policy,
+            preference,
             limits,
             device_schedulers,
             relay_schedulers,
