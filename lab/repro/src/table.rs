@@ -29,7 +29,8 @@ pub(crate) fn render(report: &Report) -> String {
             vec![answers(report), second_path(report, "lte_bytes"), second_path(report, "lte_energy_j")]
         }
         "subpaths" => vec![milliseconds(report), against_alone(report), shares(report)],
-        "overhead" | "concurrent" | "relay-cost" => vec![quantities(report)],
+        "fast-join" => vec![joins(report), answers(report)],
+        "overhead" | "concurrent" | "relay-cost" | "walk" => vec![quantities(report)],
         _ => vec![times(report), efficiencies(report), shares(report)],
     };
     let machine = &report.machine;
@@ -301,6 +302,27 @@ fn answers(report: &Report) -> (String, Table) {
     (format!("slowest answer of a run in ms, median [quartiles] of {}", runs(report)), table)
 }
 
+/// What a fast join saves: the slowest answer of a run with a normal one, less that with a fast one.
+fn joins(report: &Report) -> (String, Table) {
+    let methods = all_methods(report);
+    let mut table = new_table(header("question, bytes", &methods));
+    let is = |cell: &&CellReport, join: &str| cell.conditions.get("join").is_some_and(|is| is == join);
+    for normal in report.cells.iter().filter(|cell| is(cell, "normal")) {
+        let Some(question) = normal.conditions.get("question") else { continue };
+        let same = |cell: &&CellReport| is(cell, "fast") && cell.conditions.get("question") == Some(question);
+        let Some(fast) = report.cells.iter().find(same) else { continue };
+        let slowest = |cell: &CellReport, method: &str| cell.more(method, "largest_answer_ms");
+        let mut row = vec![question.clone()];
+        row.extend(methods.iter().map(|method| {
+            let saved =
+                slowest(normal, method).zip(slowest(fast, method)).map(|(normal, fast)| normal - fast);
+            show(saved.map(|saved| format!("{saved:.1}")))
+        }));
+        table.add_row(row);
+    }
+    ("slowest answer with a normal join less that with a fast one, in ms, by medians".to_owned(), table)
+}
+
 /// What was done on the path that costs money.
 fn second_path(report: &Report, what: &str) -> (String, Table) {
     let methods = all_methods(report);
@@ -389,6 +411,25 @@ mod tests {
         for figure in ["1.05 / 2.10 !", "0.75 / 1.50 ", "150"] {
             assert!(text.contains(figure), "{figure} in {text}");
         }
+    }
+
+    #[test]
+    fn what_a_fast_join_saves_is_shown_by_size() {
+        let mut report = report("fast-join");
+        let cell = |join: &str, milliseconds: f64| CellReport {
+            name: join.to_owned(),
+            conditions: [("question", "500"), ("join", join)]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+            bytes: 0,
+            measurements: vec![Measurement {
+                more: [("largest_answer_ms".to_owned(), milliseconds)].into(),
+                ..measurement("multiway", milliseconds / 1e3, 0, 0)
+            }],
+        };
+        report.cells = vec![cell("normal", 225.25), cell("fast", 200.0)];
+        let text = render(&report);
+        assert!(text.contains("25.2") && text.contains("200 [200 200]"), "{text}");
     }
 
     #[test]

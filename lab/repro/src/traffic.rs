@@ -34,6 +34,9 @@ const BETWEEN_BURSTS: Duration = Duration::from_nanos(1_000_000_000 / 3);
 /// Inter-user interaction wait.
 pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 
+/// From one round to the next: its bursts and the pause.
+pub(crate) const ROUND_LENGTH: Duration = Duration::from_secs(8);
+
 const BACKLOG: i32 = 128;
 
 #[derive(Debug, Args)]
@@ -47,6 +50,9 @@ enum Side {
     /// Answers
     Serve {
         listen: SocketAddr,
+        /// A question has so many bytes
+        #[arg(long, value_name = "BYTES", default_value_t = BURST_BYTES)]
+        question: usize,
         /// Speak Multipath TCP
         #[arg(long)]
         mptcp: bool,
@@ -69,6 +75,9 @@ enum Side {
         /// Connect through this HTTP proxy
         #[arg(long, value_name = "ADDRESS")]
         proxy: Option<SocketAddr>,
+        /// Ask in one piece of so many bytes, not in a burst of small ones
+        #[arg(long, value_name = "BYTES")]
+        question: Option<usize>,
         /// So many times nine bursts
         #[arg(long, default_value = "2")]
         rounds: u32,
@@ -104,12 +113,16 @@ pub(crate) struct Answers {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     match &options.side {
-        Side::Serve { listen, mptcp } => serve(*listen, *mptcp, answer),
+        Side::Serve { listen, question, mptcp } => {
+            let question = *question;
+            serve(*listen, *mptcp, move |stream| answer(stream, question))
+        }
         Side::Radio { listen, mptcp } => serve(*listen, *mptcp, webradio::play),
         Side::Sessions(options) => sessions::run(options),
-        Side::Ask { server, mptcp, proxy, rounds, seed, patience } => {
+        Side::Ask { server, mptcp, proxy, question, rounds, seed, patience } => {
             let stream = connect(*server, *mptcp, *proxy)?;
-            let answers = ask(stream, *rounds, *seed, Duration::from_secs(*patience), &mut |line| {
+            let questions = question.map_or(Questions::Bursts(Sizes(*seed)), Questions::Whole);
+            let answers = ask(stream, *rounds, questions, Duration::from_secs(*patience), &mut |line| {
                 output::line(&serde_json::to_string(line)?).map_err(Into::into)
             })?;
             Ok(output::line(&serde_json::to_string(&Line::End(answers))?)?)
@@ -125,7 +138,11 @@ fn socket(address: SocketAddr, mptcp: bool) -> Result<Socket> {
     Ok(socket)
 }
 
-fn serve(listen: SocketAddr, mptcp: bool, attend: fn(TcpStream) -> io::Result<()>) -> Result<()> {
+fn serve(
+    listen: SocketAddr,
+    mptcp: bool,
+    attend: impl Fn(TcpStream) -> io::Result<()> + Copy + Send + 'static,
+) -> Result<()> {
     let socket = socket(listen, mptcp)?;
     socket.set_reuse_address(true)?;
     socket.bind(&listen.into()).with_context(|| format!("cannot listen on {listen}"))?;
@@ -139,11 +156,11 @@ fn serve(listen: SocketAddr, mptcp: bool, attend: fn(TcpStream) -> io::Result<()
     Ok(())
 }
 
-fn answer(mut stream: TcpStream) -> io::Result<()> {
+fn answer(mut stream: TcpStream, question: usize) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let mut burst = [0; BURST_BYTES];
+    let mut bytes = vec![0; question];
     loop {
-        stream.read_exact(&mut burst)?;
+        stream.read_exact(&mut bytes)?;
         stream.write_all(&[1; ANSWER_BYTES])?;
     }
 }
@@ -163,7 +180,7 @@ pub(crate) fn connect(server: SocketAddr, mptcp: bool, proxy: Option<SocketAddr>
 fn ask(
     stream: TcpStream,
     rounds: u32,
-    seed: u64,
+    mut questions: Questions,
     patience: Duration,
     tell: &mut dyn FnMut(&Line) -> Result<()>,
 ) -> Result<Answers> {
@@ -180,7 +197,6 @@ fn ask(
             }
         }
     });
-    let mut sizes = Sizes(seed);
     let mut sent = Vec::new();
     let mut error = None;
     'all: for round in 0..rounds {
@@ -193,7 +209,7 @@ fn ask(
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
             next += BETWEEN_BURSTS;
             sent.push(Instant::now());
-            if let Err(failure) = send_burst(&stream, &mut sizes) {
+            if let Err(failure) = questions.ask(&stream) {
                 error = Some(failure.to_string());
                 break 'all;
             }
@@ -239,14 +255,14 @@ pub(crate) fn ask_for(
             }
             missing
         });
-        let mut sizes = Sizes(1);
+        let mut questions = Questions::Bursts(Sizes(1));
         let start = Instant::now();
         let mut next = start;
         while next < start + length {
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
             next += BETWEEN_BURSTS;
             // A connection that broke answers nothing: the reading side counts that.
-            if asked.send(Instant::now()).is_err() || send_burst(stream, &mut sizes).is_err() {
+            if asked.send(Instant::now()).is_err() || questions.ask(stream).is_err() {
                 break;
             }
         }
@@ -255,14 +271,29 @@ pub(crate) fn ask_for(
     })
 }
 
-fn send_burst(mut stream: &TcpStream, sizes: &mut Sizes) -> io::Result<()> {
-    let mut left = BURST_BYTES;
-    while left > 0 {
-        let size = sizes.next().min(left);
-        stream.write_all(&[2; 500][..size])?;
-        left -= size;
+/// How a question is asked.
+enum Questions {
+    /// In packets of these sizes.
+    Bursts(Sizes),
+    /// In one piece of so many bytes.
+    Whole(usize),
+}
+
+impl Questions {
+    fn ask(&mut self, mut stream: &TcpStream) -> io::Result<()> {
+        match self {
+            Self::Bursts(sizes) => {
+                let mut left = BURST_BYTES;
+                while left > 0 {
+                    let size = sizes.next().min(left);
+                    stream.write_all(&[2; 500][..size])?;
+                    left -= size;
+                }
+                Ok(())
+            }
+            Self::Whole(bytes) => stream.write_all(&vec![2; *bytes]),
+        }
     }
-    Ok(())
 }
 
 /// Sizes of packets, the same for the same seed.
@@ -281,31 +312,42 @@ impl Sizes {
 mod tests {
     use super::*;
 
-    fn server() -> SocketAddr {
+    fn server(question: usize) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
-        std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(answer(stream))));
+        std::thread::spawn(move || {
+            listener.incoming().flatten().for_each(|stream| drop(answer(stream, question)));
+        });
         address
     }
 
     #[test]
     fn every_burst_of_a_round_is_answered() {
-        let stream = connect(server(), false, None).expect("it listens");
-        let answers = ask(stream, 1, 7, Duration::from_secs(30), &mut |_| Ok(())).expect("a round");
+        let stream = connect(server(BURST_BYTES), false, None).expect("it listens");
+        let answers = ask(stream, 1, Questions::Bursts(Sizes(7)), Duration::from_secs(30), &mut |_| Ok(()))
+            .expect("a round");
         assert_eq!((answers.delays_ms.len(), answers.missing, answers.error), (9, 0, None));
+    }
+
+    #[test]
+    fn a_question_in_one_piece_is_answered() {
+        let stream = connect(server(12_000), false, None).expect("it listens");
+        let answers = ask(stream, 1, Questions::Whole(12_000), Duration::from_secs(30), &mut |_| Ok(()));
+        assert_eq!(answers.expect("a round").missing, 0);
     }
 
     #[test]
     fn answers_that_do_not_come_are_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let stream = connect(listener.local_addr().expect("an address"), false, None).expect("it listens");
-        let answers = ask(stream, 1, 7, Duration::from_millis(1), &mut |_| Ok(())).expect("a round");
+        let answers =
+            ask(stream, 1, Questions::Whole(7), Duration::from_millis(1), &mut |_| Ok(())).expect("a round");
         assert_eq!((answers.delays_ms.len(), answers.missing), (0, 9));
     }
 
     #[test]
     fn every_question_without_a_pause_is_answered() {
-        let stream = connect(server(), false, None).expect("it listens");
+        let stream = connect(server(BURST_BYTES), false, None).expect("it listens");
         let delays = Mutex::default();
         let missing = ask_for(&stream, BETWEEN_BURSTS * 2, Duration::from_secs(30), &delays);
         assert_eq!((missing.expect("asked"), delays.into_inner().expect("unpoisoned").len()), (0, 2));

@@ -1,10 +1,14 @@
 //! The benches.
 
 mod concurrent;
+mod fast_join;
 mod multimob;
 mod overhead;
 mod relay_cost;
+mod rounds;
+mod stand;
 mod sweep;
+mod walk;
 
 use std::path::{Path, PathBuf};
 
@@ -45,6 +49,10 @@ pub(crate) enum Name {
     Fig6,
     /// Short transfers through a relay over paths unlike each other
     Subpaths,
+    /// MultiMob's figure 7: the first question after the Wi-Fi fails, with and without data in a join's SYN
+    FastJoin,
+    /// MultiMob's table I and figures 9 to 11: a walk away from the Wi-Fi and back
+    Walk,
     /// What a relay costs, beside a pair of HAProxy instances
     RelayCost,
 }
@@ -91,6 +99,8 @@ impl Name {
             Self::RelayGrid => "relay-grid",
             Self::Fig6 => "fig6",
             Self::Subpaths => "subpaths",
+            Self::FastJoin => "fast-join",
+            Self::Walk => "walk",
             Self::RelayCost => "relay-cost",
         }
     }
@@ -102,6 +112,8 @@ pub(crate) fn run(binary: &Path, options: &Options) -> Result<()> {
         Name::Overhead => overhead::run(binary, options)?,
         Name::Concurrent => concurrent::run(binary, options)?,
         Name::Multimob => multimob::run(binary, options)?,
+        Name::FastJoin => fast_join::run(binary, options)?,
+        Name::Walk => walk::run(binary, options)?,
         Name::RelayCost => relay_cost::run(binary, options)?,
         name => sweep::run(binary, name.text(), options)?,
     };
