@@ -246,6 +246,7 @@ impl Daemon {
         if !self.control.is_finished() && (&mut self.control).await.is_err() {
             tracing::warn!("the control socket did not end in order");
         }
+        self.shared.context.bond.leave().await;
         self.parts.shutdown().await;
         let deadline = Instant::now() + FLOWS_END_WITHIN;
         while !self.shared.context.flows.is_empty() && Instant::now() < deadline {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use multiway_api::{EventDetail, HandoverStatus, RelayStatus};
-use multiway_core::bond::wire::{Destination as WireDestination, Host};
+use multiway_core::bond::wire::{CLOSE_SESSION, Destination as WireDestination, Host};
 use multiway_core::bond::{Policy, Refusal, SessionConfig, StreamClass, backoff};
 use multiway_core::flow::names::HostName;
 use multiway_core::paths::{PathId, Preference};
@@ -13,13 +13,13 @@ use rustls::ClientConfig;
 use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::invite::Invite;
 use super::session::{DeviceSession, Parting};
 use super::shared::SharedSession;
 use super::stream::BondStream;
-use super::{status, tls};
+use super::{codes, status, tls};
 use crate::config::BondConfig;
 use crate::dns::Resolver;
 use crate::journal::Journal;
@@ -39,6 +39,10 @@ const DOUBT: Duration = Duration::from_secs(10);
 
 /// Handovers kept to be shown.
 const HANDOVERS: usize = 20;
+
+/// How long taking leave of the relay may take, and how often it is looked whether it is over.
+const LEAVE: Duration = Duration::from_millis(500);
+const LEAVE_LOOK: Duration = Duration::from_millis(5);
 
 /// Why a relay is doubted.
 const UNHEARD: &str = "it does not answer";
@@ -165,6 +169,21 @@ impl Bond {
                 Ok(()) = paths.changed() => failures = 0,
             }
         }
+    }
+
+    /// Takes leave of the relay: streams are over at once, and the relay is told, as far as it can be in a short
+    /// time. It is for before [`Self::run`] is dropped.
+    pub(crate) async fn leave(&self) {
+        let sessions: Vec<SharedSession> =
+            self.inner.place().sessions.iter().map(|(session, _)| session.clone()).collect();
+        sessions.iter().for_each(|session| session.end(codes::NORMAL | CLOSE_SESSION, ""));
+        let gone = async {
+            while sessions.iter().any(|session| session.subflows() > 0) {
+                sleep(LEAVE_LOOK).await;
+            }
+        };
+        // What the relay did not hear, it learns from silence.
+        let _ = timeout(LEAVE, gone).await;
     }
 
     /// Opens a stream to a flow's destination.

@@ -36,6 +36,13 @@ impl BondSlot {
         self.current().into_iter().map(|bond| bond.status(&interface_of)).collect()
     }
 
+    /// Takes leave of the relay in use: its streams are over, and it is told.
+    pub(crate) async fn leave(&self) {
+        if let Some(bond) = self.current() {
+            bond.leave().await;
+        }
+    }
+
     /// Follows the file in which `multiway join` keeps its invite, until dropped.
     pub async fn follow(
         self,
@@ -53,6 +60,7 @@ impl BondSlot {
                 Ok(found) if found != known => {
                     complained = false;
                     // The session with the relay before ends with its task.
+                    self.leave().await;
                     running.shutdown().await;
                     let bond = found.clone().and_then(|invite| {
                         let (paths, resolver) = (paths.clone(), resolver.clone());

@@ -8,6 +8,7 @@ use multiway_core::bond::wire::OpenResult;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::relay::reset;
 use super::tunnel::Destination;
 use crate::bond::shared::StreamOver;
 use crate::bond::stream::BondStream;
@@ -95,6 +96,8 @@ pub(super) async fn carry(client: TcpStream, stream: BondStream, flow: &FlowHand
             flow.add_bytes(path, bytes);
         }
     };
+    // From now on, so that a daemon that is killed ends it so too.
+    reset(&client);
     if let Err(error) = stream.carry(&client, |_| (), down).await {
         tracing::trace!(%error, "a bonded flow was cut");
     }

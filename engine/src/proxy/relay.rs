@@ -34,6 +34,9 @@ pub async fn relay(
 ) -> io::Result<()> {
     // A peer that is gone for good must not hold the flow for ever; the kernel's usual two hours.
     let _ = SockRef::from(&*upstream).set_keepalive(true);
+    // Whatever ends this flow before its ends do, to its peers it is no end in good order.
+    reset(&client);
+    reset(&upstream);
     let path = upstream.path();
     let both = async {
         let up = async {
@@ -58,7 +61,8 @@ fn count(flow: &FlowHandle, path: Option<PathId>, bytes: u64) {
     }
 }
 
-/// Has the connection end with a reset when it is dropped.
+/// Has the connection end with a reset when it is dropped, or when this process is killed, unless
+/// [`shut_down`] comes before.
 pub(crate) fn reset(stream: &TcpStream) {
     // A socket that cannot be told any more ends by itself.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
@@ -247,6 +251,18 @@ mod tests {
         let error = client.read(&mut [0]).await.expect_err("a reset");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         assert!(task.await.expect("no panic").is_err());
+    }
+
+    #[tokio::test]
+    async fn a_flow_that_is_given_up_is_reset_for_both() {
+        let (mut client, mut server, task) = relayed(b"").await;
+        server.write_all(b"half an ans").await.expect("written");
+        client.read_exact(&mut [0; 11]).await.expect("what came");
+        task.abort();
+        for end in [&mut client, &mut server] {
+            let error = end.read(&mut [0]).await.expect_err("a reset");
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        }
     }
 
     #[tokio::test]

@@ -120,7 +120,7 @@ impl RelaySession {
 async fn serve(relay: Arc<Relay>, meter: Arc<Meter>, stream: BondStream, destination: Destination) {
     relay.metrics.streams_begun.add(1);
     let mut outgoing = match connect(&relay, &destination).await {
-        Ok(connection) => Outgoing { connection, is_done: false },
+        Ok(connection) => Outgoing::new(connection),
         Err(result) => return refuse(&relay, &stream, result),
     };
     stream.accept(OpenResult::Connected);
@@ -143,6 +143,14 @@ async fn serve(relay: Arc<Relay>, meter: Arc<Meter>, stream: BondStream, destina
 struct Outgoing {
     connection: TcpStream,
     is_done: bool,
+}
+
+impl Outgoing {
+    fn new(connection: TcpStream) -> Self {
+        // From now on, so that a relay that is killed does it too.
+        reset(&connection);
+        Self { connection, is_done: false }
+    }
 }
 
 impl Drop for Outgoing {

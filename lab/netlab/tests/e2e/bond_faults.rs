@@ -246,6 +246,16 @@ fn ends_with_an_error(stream: &mut TcpStream) -> Result<()> {
     Ok(())
 }
 
+/// Fails unless this many exchanges were cut, and the origin did not take that for an end.
+fn origin_is_cut(bond: &BondWorld, count: usize) -> Result<()> {
+    wait_until("the origin's verdict", || bond.origin.verdicts().len() >= count)?;
+    let verdicts = bond.origin.verdicts();
+    let is_cut = |error: &String| error.contains("reset by peer") || error.contains("Broken pipe");
+    let are_cut = verdicts.iter().all(|(_, verdict)| verdict.as_ref().is_err_and(is_cut));
+    ensure!(are_cut, "at the origin: {verdicts:?}");
+    Ok(())
+}
+
 #[test]
 fn a_relay_that_is_killed_and_started_again_costs_its_streams_and_no_more() -> Result<()> {
     skip_without_lab!();
@@ -255,6 +265,7 @@ fn a_relay_that_is_killed_and_started_again_costs_its_streams_and_no_more() -> R
     busy.write_all(&Exchange { ends: Ends::OriginFirst, up: 2, down: 20_000_000 }.header())?;
     wait_until("bytes", || bond.relay.metric("bytes_to_devices_total").is_ok_and(|bytes| bytes > 300_000))?;
     bond.relay.kill()?;
+    origin_is_cut(&bond, 2)?;
     // Meanwhile programs have the plain network.
     wait_until("the plain network", || bond.who().is_ok_and(|who| !bond.relay.is(who)))?;
     bond.relay.run()?;
@@ -297,6 +308,39 @@ fn a_relay_that_is_told_to_stop_lets_streams_finish_and_takes_no_more() -> Resul
     let ended = bond.relay.process().terminate()?;
     ensure!(ended.success(), "{ended}: {}", bond.relay.log());
     ends_with_an_error(&mut idle)
+}
+
+/// What a program got looks complete only when it is.
+#[test]
+fn a_daemon_that_is_stopped_or_killed_costs_its_streams_and_it_is_seen() -> Result<()> {
+    skip_without_lab!();
+    let mut bond = BondWorld::joined()?;
+    for is_killed in [false, true] {
+        let begun = || -> Result<[TcpStream; 2]> {
+            let idle = bond.socks("files.example", EXCHANGE_PORT)?;
+            let mut busy = bond.socks("files.example", EXCHANGE_PORT)?;
+            let before = bond.relay.metric("bytes_to_devices_total")?;
+            busy.write_all(&Exchange { ends: Ends::OriginFirst, up: 2, down: 20_000_000 }.header())?;
+            wait_until("bytes", || {
+                bond.relay.metric("bytes_to_devices_total").is_ok_and(|bytes| bytes > before + 300_000)
+            })?;
+            Ok([busy, idle])
+        };
+        let streams = begun()?;
+        if is_killed {
+            bond.world.kill_daemon()?;
+        } else {
+            bond.world.daemon().terminate()?;
+            // The far ends learn it at once, and not when the session has lingered.
+            origin_is_cut(&bond, 2)?;
+        }
+        for (what, mut stream) in ["busy", "idle"].into_iter().zip(streams) {
+            ends_with_an_error(&mut stream)
+                .with_context(|| format!("{what}, killed: {is_killed}\n{}", bond.world.daemon_log()))?;
+        }
+        bond.start_daemon()?;
+    }
+    SHORT.perform(&bond.socks("files.example", EXCHANGE_PORT)?)
 }
 
 /// SIGTERM, without waiting.
