@@ -11,10 +11,14 @@ use rustls_pki_types::ServerName;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
+use super::tls;
 use crate::paths::TrackedStream;
 
 /// Read from a socket at once: rustls asks for 4 KiB at a time, a quarter of a record.
 const READ_AHEAD: usize = 64 * 1024;
+
+/// What encryption adds to a record's plaintext: its header, its type, and the tag (RFC 8446 section 5.2).
+const RECORD_OVERHEAD: usize = 5 + 1 + 16;
 
 /// A TCP connection of either side.
 #[derive(Debug)]
@@ -62,8 +66,20 @@ pub(crate) struct TlsStream {
 struct Early {
     /// Sent, and to be sent again if the relay does not take it.
     sent: Vec<u8>,
+    /// How much that was encrypted.
+    encrypted: usize,
     /// For what is sent early there is a limit; this goes behind the handshake.
     held: Vec<u8>,
+}
+
+impl Early {
+    /// How many bytes the next record takes, when the ticket still allows `left`.
+    fn room(&self, left: usize) -> usize {
+        if !self.held.is_empty() {
+            return 0;
+        }
+        tls::EARLY_DATA.saturating_sub(self.encrypted + RECORD_OVERHEAD).min(left)
+    }
 }
 
 impl TlsStream {
@@ -98,9 +114,8 @@ impl TlsStream {
     pub(crate) fn room(&mut self, wanted: usize) -> usize {
         match &mut self.tls {
             Connection::Client(client) if client.is_handshaking() => {
-                let is_full = self.early.as_ref().is_none_or(|early| !early.held.is_empty());
                 let left = client.early_data().map_or(0, |early| early.bytes_left());
-                if is_full { 0 } else { left.min(wanted) }
+                self.early.as_ref().map_or(0, |early| early.room(left)).min(wanted)
             }
             _ => wanted,
         }
@@ -111,9 +126,10 @@ impl TlsStream {
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if let (Connection::Client(client), Some(early)) = (&mut self.tls, &mut self.early) {
             match client.early_data() {
-                Some(mut writer) if early.held.is_empty() && writer.bytes_left() >= bytes.len() => {
+                Some(mut writer) if early.room(writer.bytes_left()) >= bytes.len() => {
                     writer.write_all(bytes)?;
                     early.sent.extend_from_slice(bytes);
+                    early.encrypted += bytes.len() + RECORD_OVERHEAD;
                 }
                 _ => early.held.extend_from_slice(bytes),
             }
@@ -273,5 +289,94 @@ impl Write for Socket<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use rcgen::PublicKeyData;
+    use rustls_pki_types::PrivatePkcs8KeyDer;
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::bond::invite::Pin;
+
+    /// What takes longer has stalled.
+    const SOON: std::time::Duration = std::time::Duration::from_secs(10);
+
+    /// A relay as it starts: with its old key, and no ticket that it gave before.
+    fn start_relay(identity: &rcgen::CertifiedKey<rcgen::KeyPair>) -> Arc<ServerConfig> {
+        let key = PrivatePkcs8KeyDer::from(identity.signing_key.serialize_der());
+        tls::relay(vec![identity.cert.der().clone()], key.into()).expect("its own certificate")
+    }
+
+    async fn connect(device: &Arc<ClientConfig>, relay: &Arc<ServerConfig>) -> (TlsStream, TlsStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("loopback");
+        let address = listener.local_addr().expect("it is bound");
+        let (connection, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let name = ServerName::IpAddress(Ipv4Addr::LOCALHOST.into());
+        let connection = Transport::Accepted(connection.expect("it listens"));
+        let accepted = Transport::Accepted(accepted.expect("one came").0);
+        (
+            TlsStream::connect(Arc::clone(device), name, connection).expect("a device's end"),
+            TlsStream::accept(Arc::clone(relay), accepted).expect("a relay's end"),
+        )
+    }
+
+    async fn read(stream: &mut TlsStream, length: usize) -> io::Result<Vec<u8>> {
+        let mut found = Vec::new();
+        while found.len() < length {
+            let is_sent = stream.flush()?;
+            match stream.read()? {
+                Received::Bytes(bytes) => found.extend_from_slice(&bytes),
+                Received::Nothing => stream.ready(!is_sent).await?,
+                Received::End => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+        Ok(found)
+    }
+
+    #[tokio::test]
+    async fn a_relay_that_takes_no_early_data_gets_it_behind_the_handshake_however_much_there_is() {
+        let identity = rcgen::generate_simple_self_signed(vec!["relay".to_owned()]).expect("made");
+        let device = tls::device(Pin::of(&identity.signing_key.subject_public_key_info())).expect("a device");
+        let (before, after) = (start_relay(&identity), start_relay(&identity));
+        for piece in [20, 300, 16 * 1024] {
+            let (mut here, mut there) = connect(&device, &before).await;
+            let (sent, came) = tokio::join!(
+                async {
+                    here.handshake().await?;
+                    here.write(b"hello")?;
+                    here.flush()
+                },
+                timeout(SOON, read(&mut there, 5))
+            );
+            assert!(sent.is_ok() && came.expect("in time").is_ok());
+            there.write(b"tickets").and_then(|()| there.flush()).expect("there is room");
+            timeout(SOON, read(&mut here, 7)).await.expect("in time").expect("what was sent");
+
+            let (mut here, mut there) = connect(&device, &after).await;
+            let mut sent = 0;
+            loop {
+                let room = here.room(piece);
+                if room == 0 {
+                    break;
+                }
+                here.write(&vec![7; room]).expect("it fits");
+                sent += room;
+            }
+            assert!(sent > 7 * 1024, "{sent} bytes early, in pieces of {piece}");
+            here.write(b"later").expect("it waits");
+            let expected = sent + b"later".len();
+            let (outcome, came) = tokio::join!(
+                async { here.handshake().await.and_then(|()| here.flush()) },
+                timeout(SOON, read(&mut there, expected))
+            );
+            outcome.unwrap_or_else(|error| panic!("{sent} bytes in pieces of {piece}: {error}"));
+            assert_eq!(came.expect("in time").expect("it goes on").len(), expected);
+        }
     }
 }
