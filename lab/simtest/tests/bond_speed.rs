@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use multiway_core::bond::{DetectorKind, SessionConfig};
+use multiway_core::bond::{DetectorKind, Event, SessionConfig};
 use multiway_core::paths::{PathEstimate, Preference};
 use multiway_core::units::Rate;
 use multiway_linksim::{Change, LinkSpec, mbit};
@@ -53,17 +53,66 @@ fn times(first: (u64, u64), second: (u64, u64), bytes: u64) -> ([f64; 2], f64) {
     ([alone(first), alone(second)], time(&run(both)).as_secs_f64())
 }
 
-/// The second path is asked for once the transfer has proved long; what it would have carried until then is
-/// the rest.
+/// When both paths together would have brought so many bytes, had each carried what it carried alone.
+fn optimum(alone: &[Outcome; 2], bytes: u64) -> Duration {
+    let by = |outcome: &Outcome, at: Duration| {
+        let known = outcome.progress.partition_point(|(then, _)| *then <= at);
+        known.checked_sub(1).map_or(0, |last| outcome.progress[last].1)
+    };
+    let mut times: Vec<Duration> = alone.iter().flat_map(|o| &o.progress).map(|(at, _)| *at).collect();
+    times.sort_unstable();
+    let first = times.partition_point(|at| by(&alone[0], *at) + by(&alone[1], *at) < bytes);
+    times[first]
+}
+
+/// The same a while after the session began.
+fn later(scene: Scene) -> Scene {
+    let streams = scene.streams.into_iter().map(|plan| StreamPlan { opens_at: LATER, ..plan }).collect();
+    Scene { streams, ..scene }
+}
+
+const LATER: Duration = Duration::from_secs(2);
+
+/// Issue 3's figures: 88% of the offline optimum at 10 MB and 95% at 100 MB, and with 50/20 and 20/60 97% of
+/// the sum of what the paths bring alone.
 #[test]
 fn two_paths_together_bring_most_of_their_sum() {
-    for (first, second, least) in
-        [((10, 15), (10, 25), 0.95), ((20, 30), (20, 30), 0.95), ((50, 20), (20, 60), 0.93)]
-    {
-        let (alone, both) = times(first, second, 20 * MB);
-        let share = 1.0 / (1.0 / alone[0] + 1.0 / alone[1]) / both;
-        assert!(share >= least, "{first:?} and {second:?}: {share:.3} of the sum");
+    let mut worlds = Vec::new();
+    for rate in [50.0, 20.0, 5.0, 0.5] {
+        worlds.extend([(rate, 50, 30.0, 50, 10, 0.88), (rate, 20, 30.0, 80, 10, 0.88)]);
     }
+    worlds.extend([(50.0, 50, 30.0, 50, 100, 0.95), (5.0, 20, 30.0, 80, 100, 0.95)]);
+    worlds.extend([(50.0, 20, 20.0, 60, 10, 0.88), (50.0, 20, 20.0, 60, 100, 0.97)]);
+    worlds.extend([(10.0, 15, 10.0, 25, 20, 0.95), (20.0, 30, 20.0, 30, 20, 0.95)]);
+    for (first, first_rtt, second, second_rtt, size, least) in worlds {
+        let paths = [(first, first_rtt), (second, second_rtt)].map(|(rate, rtt)| fractional(rate, rtt));
+        let one =
+            |path: &BondPath| run(later(scene(vec![path.clone()], SessionConfig::handover(), size * MB)));
+        let alone = [one(&paths[0]), one(&paths[1])];
+        let both = run(later(scene(paths.to_vec(), SessionConfig::aggregate(), size * MB)));
+        let taken = time(&both) - LATER;
+        let of_optimum = (optimum(&alone, size * MB) - LATER).as_secs_f64() / taken.as_secs_f64();
+        let world = format!("{first}/{first_rtt} and {second}/{second_rtt}, {size} MB");
+        assert!(of_optimum >= least, "{world}: {of_optimum:.3} of the optimum");
+        let best = time(&alone[0]).min(time(&alone[1])) - LATER;
+        let most = best.mul_f64(1.03) + ms(30) + ms(first_rtt.min(second_rtt)) * 2;
+        assert!(taken <= most, "{world}: {taken:?}, {best:?} alone");
+    }
+}
+
+fn fractional(mbits: f64, rtt: u64) -> BondPath {
+    let rate = Rate::from_bits_per_second((mbits * 1e6) as u64);
+    BondPath { spec: LinkSpec::symmetric(rate, ms(rtt)), ..path((1, rtt)) }
+}
+
+/// A slow path whose queue delays acknowledgments looks lossy to the oracle, and helps all the same.
+#[test]
+fn a_path_that_brings_bytes_is_kept_for_a_transfer() {
+    let paths = vec![fractional(0.5, 20), fractional(3.0, 80)];
+    let outcome = run(later(scene(paths, SessionConfig::aggregate(), 10 * MB)));
+    let suspected = outcome.events.iter().find(|(_, event)| matches!(event, Event::PathSuspected { .. }));
+    assert_eq!(suspected, None);
+    assert!(outcome.carried[0][1] > MB, "{:?}", outcome.carried);
 }
 
 /// Rule 4: 3% and 2 RTT.
@@ -125,12 +174,9 @@ fn a_metered_path_helps_with_what_takes_long() {
 /// The preferred path is so slow that it tells nothing for long.
 #[test]
 fn a_slow_preferred_path_does_not_hold_up_a_faster_one() {
-    let slow = || BondPath {
-        spec: LinkSpec::symmetric(Rate::from_bits_per_second(500_000), ms(50)),
-        ..path((1, 50))
-    };
     let alone = time(&run(scene(vec![path((30, 50))], SessionConfig::handover(), 10 * MB)));
-    let both = time(&run(scene(vec![slow(), path((30, 50))], SessionConfig::aggregate(), 10 * MB)));
+    let both =
+        time(&run(scene(vec![fractional(0.5, 50), path((30, 50))], SessionConfig::aggregate(), 10 * MB)));
     assert!(both <= alone.mul_f64(1.03) + ms(130), "{both:?}, {alone:?} alone");
 }
 

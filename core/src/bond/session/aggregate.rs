@@ -1,12 +1,15 @@
 //! Which paths transfers get beside the active one ([`Policy::Aggregate`]).
 //!
-//! A path that costs no money is opened with the first stream that may become long, and stays: that costs a
-//! handshake, and whatever is transferred later begins with all of them. A metered one is opened when the
-//! time that is left justifies it, the rule by which range downloads take a second path, and closes
-//! when nothing moves; unless its owner lets it be used like all others ([`Preference::Fast`]).
+//! A path that costs no money is opened with the session and stays: whatever is transferred then begins
+//! with all of them. A metered one is opened when the time that is left justifies it, the rule by which range
+//! downloads take a second path, and closes when nothing moves; unless its owner lets it be used like all
+//! others ([`Preference::Fast`]): then it is opened with the first stream that may become long, and stays.
+
+use std::time::Duration;
 
 use super::path_use::Entry;
 use super::{Session, Stream};
+use crate::bond::action::Suspicion;
 use crate::bond::config::{Policy, StreamClass};
 use crate::mphttp::download::PathOffer;
 use crate::paths::{PathId, Preference};
@@ -17,6 +20,10 @@ use crate::units::Timestamp;
 /// segments, which take 130 ms at 0.5 Mbit/s.
 const LEAST_BYTES: u64 = 8 << 10;
 const LEAST_ROUNDS: u32 = 2;
+
+/// A path that brought nothing for so long, or for so many round trips, does not help: two of the oracle's
+/// periods (T_s).
+const LEAST_SILENCE: Duration = Duration::from_secs(1);
 
 /// A path goes before one that is preferred to it when it is expected to end a transfer in four fifths of
 /// the time: estimates go up and down.
@@ -60,7 +67,7 @@ impl Session {
             return false;
         }
         let entry = &self.plan.paths[index];
-        let is_free = self.is_free(entry);
+        let (is_free, is_metered) = (self.is_free(entry), entry.offer.metered);
         let least = match self.config.preference {
             Preference::Fast => entry.rtt() * LEAST_ROUNDS,
             Preference::Thrifty { tolerance } => (entry.rtt() * LEAST_ROUNDS).max(tolerance / 2),
@@ -68,7 +75,8 @@ impl Session {
         let streams = self.busy.iter().filter_map(|id| self.streams.get(id));
         let mut transfers = streams.filter(|stream| stream.class != StreamClass::Interactive);
         if is_free {
-            return transfers.next().is_some();
+            // Where bytes cost nothing, neither does a connection that waits for them.
+            return !is_metered || transfers.next().is_some();
         }
         let soonest =
             transfers.filter_map(|stream| Some(stream.busy_since.filter(|_| is_transfer(stream))? + least));
@@ -77,6 +85,18 @@ impl Session {
             self.plan.wake(at);
         }
         at <= now
+    }
+
+    /// Whether a path that is thought to perform badly brings something all the same: then it helps, be it
+    /// slow, and the scheduler knows how much.
+    pub(super) fn still_helps(&self, path: PathId, suspicion: Suspicion, now: Timestamp) -> bool {
+        let is_of_quality =
+            matches!(suspicion, Suspicion::Loss | Suspicion::Retransmissions | Suspicion::Timeout);
+        let observation = self.observe_path(path);
+        let rounds = observation.smoothed_rtt.unwrap_or_default() * LEAST_ROUNDS;
+        self.config.policy == Policy::Aggregate
+            && is_of_quality
+            && observation.last_received.is_some_and(|at| now - at < rounds.max(LEAST_SILENCE))
     }
 
     /// Whether the policy keeps subflows on a good path that is not the active one.

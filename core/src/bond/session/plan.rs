@@ -95,6 +95,9 @@ impl Session {
     /// A detector or the oracle thinks that a path fails (device). What is outstanding on it goes
     /// over another path, which is opened if something is waiting.
     pub fn suspect_path(&mut self, path: PathId, suspicion: Suspicion, now: Timestamp) {
+        if self.still_helps(path, suspicion, now) {
+            return;
+        }
         let Some(entry) = self.plan.entry(path).filter(|entry| entry.is_good()) else { return };
         let is_relapse = entry.suspected_at.is_some_and(|at| now - at < RELAPSE + entry.hold);
         entry.hold = if is_relapse { (entry.hold * 2).min(MOST_HOLD) } else { LEAST_HOLD };

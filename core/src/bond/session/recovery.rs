@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use super::{ACK_DELAY, Session};
+use super::{ACK_DELAY, Session, Stream};
 use crate::bond::config::Role;
-use crate::bond::stream::Slots;
+use crate::bond::stream::{Sender, Slots};
+use crate::bond::subflow::Subflow;
 use crate::bond::wire::{Standing, StreamId};
-use crate::units::Timestamp;
+use crate::units::{Rate, Timestamp};
 
 /// How often held-up streams are looked for, while there is another path to help on.
 const PERIOD: Duration = Duration::from_millis(20);
@@ -15,15 +16,44 @@ const PERIOD: Duration = Duration::from_millis(20);
 /// Streams looked at in one period.
 const LOOK_AT: usize = 256;
 
-/// Most bytes of a burst's end that are sent twice: what MPBond's section 3.6 takes back from the
-/// slower subflow is bounded by the difference of delays; this bounds it for wrong estimates.
-const MOST_TAIL: u64 = 256 << 10;
-
-/// Most bytes at the window's beginning that are sent twice in one period: four DATA frames.
+/// Most bytes that are sent twice in one period, from the first on: four DATA frames.
 const MOST_BLOCKING: u64 = 64 << 10;
+
+/// At the end of a burst, what MPBond's section 3.6 takes back from the slower subflow is bounded by the
+/// difference of delays. For wrong estimates it is bounded here by so many bytes and one part in so many of
+/// what the stream has sent.
+const LEAST_SPARE: u64 = 32 << 10;
+const SPARE_PARTS: u64 = 8;
+
+/// A window ends soon when a subflow would use it up in so many round trips.
+const SHORT_ROUNDS: u32 = 2;
+
+/// A subflow with less than one part in so many of another one's rate is far slower.
+const FAR_SLOWER: u64 = 8;
 
 /// Another subflow has to deliver sooner by this much, since both estimates are.
 const WORTH_WHILE: Duration = Duration::from_millis(10);
+
+/// Whether the window ends before what a subflow would bring now is acknowledged, and half of
+/// it is used up.
+fn is_window_short(sender: &Sender, subflow: &Subflow) -> bool {
+    let outstanding = sender.buffered() - sender.unsent();
+    let left = sender.window_left();
+    sender.unsent() > 0 && left < (u64::from(SHORT_ROUNDS) * subflow.window()).min(outstanding)
+}
+
+fn rate_of(subflow: &Subflow) -> Rate {
+    Rate::from_bytes_in(subflow.window(), subflow.srtt())
+}
+
+impl Stream {
+    /// How much more may be sent twice.
+    fn spare(&self) -> u64 {
+        let carried: u64 = self.carried.iter().map(|carried| carried.sent).sum();
+        let end = self.sender.sent_end();
+        (LEAST_SPARE + end / SPARE_PARTS).saturating_sub(carried.saturating_sub(end))
+    }
+}
 
 impl Session {
     /// Says again, over other subflows, what the subflow in `slot` said of streams.
@@ -92,24 +122,37 @@ impl Session {
             return false;
         }
         let sees_backups = stream.scheduler.sees_backups();
-        let idle = stream.leases.iter().filter_map(|(_, slot)| {
-            let subflow = self.subflow(*slot)?;
-            (subflow.is_hungry && self.may_carry(subflow, sees_backups)).then_some((*slot, subflow.srtt()))
-        });
-        let Some((slot, srtt)) = idle.min_by_key(|(_, srtt)| *srtt) else { return false };
-        let arrival = now + srtt + ACK_DELAY;
-        let is_window_blocked = stream.sender.is_window_blocked();
-        let is_blocked = is_window_blocked || stream.sender.unsent() == 0;
+        let leased = stream.leases.iter().filter_map(|(_, slot)| Some((*slot, self.subflow(*slot)?)));
+        let usable = leased.filter(|(_, subflow)| self.may_carry(subflow, sees_backups));
+        let idle = usable.clone().filter(|(_, subflow)| subflow.is_hungry);
+        let fastest = || usable.clone().max_by_key(|(_, subflow)| rate_of(subflow));
+        // A window that ends soon is worth a place before what waits on the fastest.
+        let helper = match idle.min_by_key(|(_, subflow)| subflow.srtt()) {
+            None => fastest().filter(|(_, subflow)| is_window_short(&stream.sender, subflow)),
+            idle => idle,
+        };
+        let Some((slot, subflow)) = helper else { return false };
+        let srtt = subflow.srtt();
+        // By the same measure as what the others carry was due.
+        let arrival = now + srtt + 2 * subflow.sample.rtt_variance + ACK_DELAY + WORTH_WHILE;
+        // A window that ends soon is held up by what is far slower, and only by that.
+        let is_short = is_window_short(&stream.sender, subflow);
+        let least = rate_of(subflow).bytes_per_second() / FAR_SLOWER;
+        let slow = usable.filter(|(_, it)| is_short && rate_of(it).bytes_per_second() < least);
+        let slow = slow.fold(Slots::NONE, |slow, (slot, _)| slow.with(slot));
         let Some(stream) = self.streams.get_mut(&id) else { return false };
+        let is_window_blocked = stream.sender.is_window_blocked();
+        let is_tail = stream.sender.unsent() == 0;
         // A head that blocks the window, or with nothing behind it, is not waited for twice.
-        let patience = if is_blocked { Duration::ZERO } else { srtt };
+        let patience = if is_window_blocked || is_tail { Duration::ZERO } else { srtt };
         let overdue = Timestamp::from_origin(now.since_origin().saturating_sub(patience));
         let helped = stream.sender.handle_blocked_head(slot, overdue);
-        let blocking = is_window_blocked
-            && stream.sender.handle_blocking(slot, now, arrival + WORTH_WHILE, MOST_BLOCKING);
-        let is_tail = stream.sender.unsent() == 0;
-        let late = is_tail && stream.sender.handle_late_tail(slot, arrival + WORTH_WHILE, MOST_TAIL);
-        helped || blocking || late
+        let (carried_by, most) = match is_window_blocked {
+            true => (Slots::ALL, MOST_BLOCKING),
+            false if is_tail => (Slots::ALL, stream.spare().min(MOST_BLOCKING)),
+            false => (slow, stream.spare().min(MOST_BLOCKING)),
+        };
+        stream.sender.handle_blocking(slot, now, arrival, carried_by, most) || helped
     }
 
     /// The subflows of a path.

@@ -19,6 +19,10 @@ const GROWTH_ROUNDS: u32 = 2;
 /// holds up what the faster one has brought.
 const GROWTH_FLOOR: Duration = Duration::from_millis(250);
 
+/// A window of which less than one part in so many is left is used up, if what came last waits behind a gap:
+/// then a slow path held up a fast one, however long that took.
+const NEARLY: u64 = 8;
+
 /// The far end's direction of one stream: puts bytes in order and says how much more may come.
 #[derive(Debug)]
 pub(in crate::bond) struct Receiver {
@@ -37,6 +41,8 @@ pub(in crate::bond) struct Receiver {
     window: u64,
     most: u64,
     window_since: Timestamp,
+    /// Whether the window was nearly used up behind a gap.
+    is_held_up: bool,
     /// Whether a wider window waits to be told.
     is_grant_due: bool,
 }
@@ -68,6 +74,7 @@ impl Receiver {
             window: most.min(FIRST_WINDOW),
             most,
             window_since: now,
+            is_held_up: false,
             is_grant_due: false,
         }
     }
@@ -104,6 +111,7 @@ impl Receiver {
         if self.ahead.len() > MAX_SEGMENTS {
             return Err(Violation::TooManyGaps(stream.0));
         }
+        self.is_held_up |= self.has_gap() && self.granted - self.highest < self.window / NEARLY;
         arrival.in_order = self.ready.end() - before;
         arrival.is_readable = arrival.in_order > 0 || self.is_complete() != was_complete;
         Ok(arrival)
@@ -171,7 +179,8 @@ impl Receiver {
             return false;
         }
         if self.consumed() > 0 {
-            if now - self.window_since < rtt.max(GROWTH_FLOOR) * GROWTH_ROUNDS {
+            let is_used_up = now - self.window_since < rtt.max(GROWTH_FLOOR) * GROWTH_ROUNDS;
+            if std::mem::take(&mut self.is_held_up) || is_used_up {
                 self.window = (self.window * 2).min(self.most);
             }
             self.window_since = now;

@@ -15,6 +15,7 @@ pub(in crate::bond) struct Slots(u64);
 
 impl Slots {
     pub(in crate::bond) const NONE: Self = Self(0);
+    pub(in crate::bond) const ALL: Self = Self(u64::MAX);
 
     pub(in crate::bond) const fn one(slot: usize) -> Self {
         Self(1 << slot)
@@ -297,39 +298,28 @@ impl Sender {
         }
     }
 
-    /// The window is used up by what comes late: sends again, from the beginning, what another subflow
-    /// would deliver before it is due, or what is overdue (Raiciu et al., NSDI 2012, section 4.2).
+    /// What comes late uses up the window, or is all that is missing: sends again, from the beginning, what
+    /// only `carried_by` carry and another subflow would deliver before it is due, or what is overdue
+    /// (Raiciu et al., NSDI 2012, section 4.2).
     pub(in crate::bond) fn handle_blocking(
         &mut self,
         slot: usize,
         now: Timestamp,
         arrival: Timestamp,
+        carried_by: Slots,
         most: u64,
     ) -> bool {
         let mut bytes = 0;
         let before = self.lost.len();
         for (dsn, segment) in &self.segments {
-            if segment.carriers.contains(slot) || (now < segment.due && segment.due <= arrival) {
+            let is_coming = now < segment.due && segment.due <= arrival;
+            if is_coming || segment.carriers.contains(slot) || !segment.carriers.is_within(carried_by) {
                 continue;
             }
             bytes += segment.length;
             if bytes > most {
                 break;
             }
-            self.lost.insert(*dsn);
-        }
-        self.lost.len() > before
-    }
-
-    /// Sends again, from the end, what another subflow would deliver before `arrival`.
-    pub(in crate::bond) fn handle_late_tail(&mut self, slot: usize, arrival: Timestamp, most: u64) -> bool {
-        let mut bytes = 0;
-        let before = self.lost.len();
-        for (dsn, segment) in self.segments.iter().rev() {
-            if segment.carriers.contains(slot) || segment.due <= arrival || bytes + segment.length > most {
-                break;
-            }
-            bytes += segment.length;
             self.lost.insert(*dsn);
         }
         self.lost.len() > before

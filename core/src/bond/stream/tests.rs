@@ -91,6 +91,26 @@ fn the_window_grows_while_the_reader_keeps_up_and_stops_at_its_bound() {
 }
 
 #[test]
+fn a_window_that_a_gap_used_up_grows_however_long_that_took() {
+    let mut receiver = Receiver::new(8 << 20, Timestamp::ZERO);
+    let at = |seconds| Timestamp::from_origin(Duration::from_secs(seconds));
+    let rtt = Duration::from_millis(50);
+    let read = |receiver: &mut Receiver, now| {
+        while receiver.read(usize::MAX).is_some() {}
+        assert!(receiver.wants_grant(rtt, now));
+        receiver.grant() - receiver.consumed()
+    };
+    let piece = |length: u64| Bytes::from(vec![0; length as usize]);
+    assert!(receiver.wants_grant(rtt, at(0)));
+    let granted = receiver.grant();
+    receiver.handle_data(STREAM, 0, PLAIN, piece(granted)).unwrap();
+    assert_eq!(read(&mut receiver, at(5)), granted, "a leisurely sender needs no more");
+    receiver.handle_data(STREAM, granted + 1, PLAIN, piece(granted - 1)).unwrap();
+    receiver.handle_data(STREAM, granted, PLAIN, piece(1)).unwrap();
+    assert_eq!(read(&mut receiver, at(10)), 2 * granted);
+}
+
+#[test]
 fn what_a_lost_subflow_carried_goes_again_and_nothing_else() {
     let mut sender = Sender::new();
     sender.append(Bytes::from_static(b"abcdefghij"));

@@ -132,6 +132,8 @@ pub struct Outcome {
     pub carried: Vec<[u64; 2]>,
     /// Events of the device, without those of single streams.
     pub events: Vec<(Duration, Event)>,
+    /// What the device had read of all streams, and when, at each change.
+    pub progress: Vec<(Duration, u64)>,
     /// Longest time in which the device read nothing of a stream that was not over, after its first byte.
     pub longest_stall: Duration,
     /// Subflows that were opened, by path.
@@ -759,6 +761,7 @@ impl World {
                 self.outcome.longest_stall = self.outcome.longest_stall.max(self.now - self.last_read.1);
             }
             self.last_read = (read, self.now);
+            self.outcome.progress.push((self.now.since_origin(), read));
         }
     }
 }
