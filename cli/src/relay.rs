@@ -1,6 +1,6 @@
 //! `multiway relay`: the relay, and who may use it.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 
 use comfy_table::{ContentArrangement, Table, presets};
@@ -72,9 +72,23 @@ fn invite(args: &args::Invite, config: &RelayConfig, state: &std::path::Path) ->
     if args.quiet {
         return output::text(&format!("{url}\n")).map(drop);
     }
-    // A text that is too long for the largest code does without one.
-    let picture = QrCode::new(&url).map(|code| code.render::<Dense1x2>().build()).unwrap_or_default();
+    let picture = picture(&url, io::stdout().is_terminal());
     output::text(&format!("{picture}\n\n{url}\n\nOn the device: multiway join '{url}'\n")).map(drop)
+}
+
+/// A QR code. On a terminal it has colours of its own: where text is light on dark, it would be inverted,
+/// which not every camera reads (ISO/IEC 18004 has that as an option).
+fn picture(text: &str, on_terminal: bool) -> String {
+    const BLACK_ON_WHITE: &str = "\x1b[30;107m";
+    const AS_BEFORE: &str = "\x1b[0m";
+    // A text that is too long for the largest code does without one.
+    let picture = QrCode::new(text).map(|code| code.render::<Dense1x2>().build()).unwrap_or_default();
+    if !on_terminal {
+        return picture;
+    }
+    let lines: Vec<String> =
+        picture.lines().map(|line| format!("{BLACK_ON_WHITE}{line}{AS_BEFORE}")).collect();
+    lines.join("\n")
 }
 
 fn list(state: &std::path::Path, json: bool) -> Result<(), Failure> {
