@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -192,7 +193,7 @@ impl Active {
         reaper_command: fn() -> Command,
     ) -> Result<Result<String, String>, AdoptError> {
         self.runs_made += 1;
-        let id = format!("{}-{}", std::process::id(), self.runs_made);
+        let id = run_id(std::process::id(), self.runs_made);
         let run = match RunGroup::create(&id, pid) {
             Ok(run) => run,
             Err(error) => return Ok(Err(error.to_string())),
@@ -270,10 +271,27 @@ impl Active {
     }
 }
 
+/// What a run is called: by who made it, so that others can tell whether the maker is still there.
+fn run_id(maker: u32, number: u64) -> String {
+    format!("{maker}-{number}")
+}
+
+/// The process that made a run's group, by [`run_id`].
+fn maker(group_name: &str) -> Option<u32> {
+    let (_, id) = group_name.rsplit_once(cgroup::RUN_PREFIX)?;
+    id.split_once('-')?.0.parse().ok()
+}
+
+fn process_exists(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
 /// Groups of a daemon that was killed together with its reaper.
 fn remove_leftovers() {
     let Ok(groups) = cgroup::leftover() else { return };
-    for group in groups {
+    // A daemon of another network namespace may be about to move a program into a group that it just made.
+    let is_left = |group: &RunGroup| maker(group.name()).is_none_or(|pid| !process_exists(pid));
+    for group in groups.iter().filter(|group| is_left(group)) {
         match group.remove_if_empty() {
             Ok(true) => tracing::info!(group = group.name(), "removed what an earlier daemon left behind"),
             Ok(false) => {}
@@ -301,4 +319,19 @@ fn user(name: &str) -> Result<u32, DaemonError> {
 fn group(name: &str) -> Result<u32, DaemonError> {
     let unknown = || DaemonError::UnknownAccount { kind: "group", name: name.to_owned() };
     accounts::group_id(name).ok().flatten().ok_or_else(unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_tells_who_made_it() {
+        let name = format!("/user.slice/{}{}", cgroup::RUN_PREFIX, run_id(4711, 3));
+        assert_eq!(maker(&name), Some(4711));
+        for foreign in ["/user.slice", "/multiway-run-a", "/multiway-run-7"] {
+            assert_eq!(maker(foreign), None, "{foreign}");
+        }
+        assert!(process_exists(std::process::id()) && !process_exists(u32::MAX));
+    }
 }

@@ -9,11 +9,12 @@ mod delivery;
 mod judge;
 mod lane_io;
 mod learning;
+mod opening;
 mod transfer;
 
 pub use buffers::SharedBuffers;
 pub use learning::{offers, remember};
+pub use opening::Opened;
 pub use transfer::{
-    Opened, OpeningConnection, PathShare, Progress, Sink, Transfer, TransferConfig, TransferError,
-    TransferSummary,
+    OpeningConnection, PathShare, Progress, Sink, Transfer, TransferConfig, TransferError, TransferSummary,
 };

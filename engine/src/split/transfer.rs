@@ -11,9 +11,7 @@ use multiway_core::mphttp::download::{
     Action, Ask, Download, DownloadConfig, Event, Failure, LaneId, Opening, OpeningHead, PartHead, PathOffer,
     PathProgress,
 };
-use multiway_core::mphttp::http::{
-    ByteRange, HeadLimits, Representation, RequestHead, ResponseHead, WhyNot, response_may_split,
-};
+use multiway_core::mphttp::http::{Representation, RequestHead, ResponseHead};
 use multiway_core::paths::{PathId, PathInfo};
 use multiway_core::units::Timestamp;
 use tokio::sync::watch;
@@ -23,6 +21,7 @@ use super::buffers::{Share, SharedBuffers};
 use super::delivery::gather;
 use super::judge::judge;
 use super::lane_io::{Connecting, LaneEvent, LaneIo, request_bytes};
+use super::opening::{Opened, Reserve};
 use crate::dns::Resolver;
 use crate::origin::{self, Origin, OriginError, OriginStream};
 use crate::paths::{PathTable, TrackedStream, now};
@@ -139,43 +138,6 @@ pub struct Progress {
     pub paths: Vec<PathProgress>,
 }
 
-/// The answer to the first request.
-#[derive(Debug)]
-pub struct Opened {
-    /// The connection that answered.
-    pub lane: LaneId,
-    /// What it was asked.
-    pub ask: Ask,
-    /// 1xx heads that came before.
-    pub interim: Vec<ResponseHead>,
-    /// The answer's head.
-    pub head: ResponseHead,
-}
-
-impl Opened {
-    /// Whether this may be the answer to a range, or to several requests at once, where the client's
-    /// own request would have been answered otherwise.
-    pub fn is_due_to_splitting(&self) -> bool {
-        let status = self.head.status();
-        matches!(self.ask, Ask::Part { .. })
-            && (status == 206 || (status >= 400 && !matches!(status, 401 | 403 | 404 | 407 | 410)))
-    }
-
-    /// What the answer says of the object, or why it is not split. `request` is the client's own.
-    pub fn representation(&self, request: &RequestHead, minimum_size: u64) -> Result<Representation, WhyNot> {
-        let Ask::Part { start, end } = self.ask else {
-            return response_may_split(request, &self.head, minimum_size);
-        };
-        if self.head.status() != 206 {
-            return response_may_split(request, &self.head, minimum_size);
-        }
-        let range = ByteRange::from_span(start..end).ok_or(WhyNot::UnsatisfiableRange)?;
-        let asked = RequestHead::parse(&request.with_range(range), HeadLimits::default());
-        let Ok(Some((asked, _))) = asked else { return Err(WhyNot::UnsatisfiableRange) };
-        response_may_split(&asked, &self.head, 0)
-    }
-}
-
 /// The connection that answered the first request, given away to be relayed.
 #[derive(Debug)]
 pub struct OpeningConnection {
@@ -275,11 +237,17 @@ impl Transfer {
     }
 
     /// Waits for the answer to the first request, from whichever path brings it first.
+    ///
+    /// An answer without the object has to wait for those of paths that are preferred (see [`Reserve`]).
     pub async fn open(&mut self) -> Result<Opened, TransferError> {
         let mut interim = Vec::new();
+        let mut reserve = Reserve::default();
         poll_fn(|cx| {
             loop {
                 self.act();
+                if let Some(opened) = reserve.take(&self.download, now()) {
+                    return Poll::Ready(Ok(opened));
+                }
                 // A single connection would have failed by now, and its program would know what to do.
                 if self.refused && self.hopeful.is_empty() {
                     self.outcome = Some(Err(Failure::AllPathsFailed));
@@ -288,7 +256,8 @@ impl Transfer {
                     return Poll::Ready(Err(self.failure(outcome)));
                 }
                 let mut progressed = false;
-                let ids: Vec<LaneId> = self.lanes.keys().copied().collect();
+                let ids: Vec<LaneId> =
+                    self.lanes.keys().copied().filter(|&lane| !reserve.contains(lane)).collect();
                 for lane in ids {
                     let Some((_, io)) = self.lanes.get_mut(&lane) else { continue };
                     let Poll::Ready(event) = io.poll_event(0, cx) else { continue };
@@ -296,7 +265,11 @@ impl Transfer {
                     match event {
                         LaneEvent::Head { ask, head } if !matches!(ask, Ask::Suffix { .. }) => {
                             let interim = std::mem::take(&mut interim);
-                            return Poll::Ready(Ok(Opened { lane, ask, interim, head }));
+                            let opened = Opened { lane, ask, interim, head };
+                            if opened.has_object(&self.config.request) || !self.download.is_outranked(lane) {
+                                return Poll::Ready(Ok(opened));
+                            }
+                            reserve.keep(opened, now());
                         }
                         LaneEvent::Interim(head) if interim.len() < MOST_INTERIM => interim.push(head),
                         other => self.handle(lane, other),

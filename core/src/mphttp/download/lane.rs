@@ -132,6 +132,13 @@ impl Lane {
         }
     }
 
+    /// Whether it carries a first request whose answer has not begun.
+    pub(super) fn is_opening(&self) -> bool {
+        self.fetches.front().is_some_and(|fetch| {
+            !fetch.head_seen && fetch.extent.is_none() && !matches!(fetch.ask, Ask::Suffix { .. })
+        })
+    }
+
     /// Round-trip time to plan with, [`tuning::UNKNOWN_RTT`] before any measurement.
     pub(super) fn rtt(&self) -> Duration {
         self.known_rtt().unwrap_or(tuning::UNKNOWN_RTT)

@@ -44,7 +44,7 @@ impl Download {
     /// Makes the first request on the most preferred path that has not been tried.
     pub(super) fn open_next(&mut self, now: Timestamp) -> bool {
         let busy: Vec<PathId> =
-            self.lanes.values().filter(|lane| is_opening(lane)).map(|lane| lane.path).collect();
+            self.lanes.values().filter(|lane| lane.is_opening()).map(|lane| lane.path).collect();
         let ready = |entry: &&PathEntry| entry.next_attempt <= now && !busy.contains(&entry.offer.path);
         let next = self.paths.iter().filter(ready).find(|entry| entry.excluded.is_none()).or_else(|| {
             // Where ranges are ignored the whole object is still to be had.
@@ -144,7 +144,7 @@ impl Download {
         }
         // First requests repeated on other paths have lost the race.
         let losers: Vec<LaneId> =
-            self.lanes.iter().filter(|(id, l)| **id != lane && is_opening(l)).map(|(id, _)| *id).collect();
+            self.lanes.iter().filter(|(id, l)| **id != lane && l.is_opening()).map(|(id, _)| *id).collect();
         for loser in losers {
             self.close_lane(loser);
         }
@@ -601,7 +601,7 @@ impl Download {
 
     fn repeat_opening(&mut self, now: Timestamp) {
         let beside = self.lanes.values().filter(|lane| lane.state == LaneState::Open).map(Lane::rtt).min();
-        let waiting = self.lanes.values().filter(|lane| is_opening(lane)).all(|lane| match lane.state {
+        let waiting = self.lanes.values().filter(|lane| lane.is_opening()).all(|lane| match lane.state {
             LaneState::Connecting => {
                 let (round_trip, least) = match beside {
                     Some(beside) => (lane.known_rtt().unwrap_or(beside), tuning::OPENING_CONNECT_BESIDE),
@@ -625,11 +625,4 @@ impl Download {
     pub(super) fn window_of_memory(&self) -> u64 {
         (self.config.memory_bytes as f64 * tuning::WINDOW_OF_MEMORY) as u64
     }
-}
-
-/// Whether a lane carries a first request whose answer has not begun.
-fn is_opening(lane: &Lane) -> bool {
-    lane.fetches.front().is_some_and(|fetch| {
-        !fetch.head_seen && fetch.extent.is_none() && !matches!(fetch.ask, Ask::Suffix { .. })
-    })
 }

@@ -479,6 +479,18 @@ impl Download {
         (!self.over).then(|| self.next_look(now))
     }
 
+    /// Whether the first request is still out on a path that is preferred to that of `lane`.
+    pub fn is_outranked(&self, lane: LaneId) -> bool {
+        let rank = |path| self.paths.iter().position(|entry| entry.offer.path == path);
+        let Some(own) = self.lanes.get(&lane).map(|lane| rank(lane.path)) else { return false };
+        self.lanes.values().any(|other| other.is_opening() && rank(other.path) < own)
+    }
+
+    /// Whether the connection is still part of the download.
+    pub fn has_lane(&self, lane: LaneId) -> bool {
+        self.lanes.contains_key(&lane)
+    }
+
     /// The next thing to do.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()

@@ -131,6 +131,10 @@ pub const OPENING_UNACKNOWLEDGED_WAIT: Duration = Duration::from_millis(1500);
 /// servers that compute a page may take most of it.
 pub const OPENING_UNKNOWN_WAIT: Duration = Duration::from_secs(5);
 
+/// An answer without the object waits this long for that of a preferred path: longer than it takes a lost
+/// first packet to be sent again (a second, RFC 6298 section 2) and as long as a connection is waited for.
+pub const PREFERRED_ANSWER_PATIENCE: Duration = CONNECT_TIMEOUT;
+
 /// Attempts on each path after which a server that never answered is given up.
 pub const OPENING_ATTEMPTS: u32 = 3;
 
