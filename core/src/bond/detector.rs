@@ -79,6 +79,8 @@ pub struct Detector {
     alive: Option<Timestamp>,
     /// The silence that is being probed, by its start, and PINGs sent in it.
     silence: Option<(Timestamp, u32)>,
+    /// The piece of which it was asked by PING whether it is only late, by when it was overdue.
+    asked: Option<Timestamp>,
     /// Told already, and nothing has changed since.
     is_suspect: bool,
 }
@@ -100,6 +102,7 @@ impl Detector {
             subflows: BTreeMap::new(),
             alive: None,
             silence: None,
+            asked: None,
             is_suspect: false,
         }
     }
@@ -142,10 +145,15 @@ impl Detector {
         }
         match self.kind {
             DetectorKind::MultiMob => self.idle_deadline(),
-            DetectorKind::Improved => [self.silence_deadline(), self.stuck_deadline(), self.idle_deadline()]
-                .into_iter()
-                .flatten()
-                .min(),
+            DetectorKind::Improved => [
+                self.silence_deadline(),
+                self.stuck_deadline(),
+                self.idle_deadline(),
+                self.overdue_deadline(),
+            ]
+            .into_iter()
+            .flatten()
+            .min(),
         }
     }
 
@@ -167,6 +175,14 @@ impl Detector {
         }
         if is_due(self.stuck_deadline()) || self.kernel_gave_up() {
             return Some(self.suspect(waiting_for));
+        }
+        if is_due(self.overdue_deadline()) {
+            let overdue = self.observation.overdue_at;
+            if self.asked == overdue {
+                return Some(self.suspect(waiting_for));
+            }
+            self.asked = overdue;
+            return Some(Finding::Probe);
         }
         if !is_due(self.silence_deadline()) {
             return None;
@@ -229,6 +245,15 @@ impl Detector {
         let since = self.observation.outstanding_since?;
         let since = since.max(self.observation.last_ack_progress.unwrap_or(since));
         Some(since + self.wait() * (PROBES + 1) * STUCK_FACTOR)
+    }
+
+    /// When to ask for a piece that is overdue, and when to give up: the PING's answer comes behind the
+    /// piece, and would have put both off. Signs of life in the kernel say nothing here, for they may be
+    /// the path's vain retransmissions.
+    fn overdue_deadline(&self) -> Option<Timestamp> {
+        let overdue = self.observation.overdue_at?;
+        let patience = self.wait() * (PROBES + 1) * STUCK_FACTOR;
+        Some(if self.asked == Some(overdue) { overdue + patience } else { overdue })
     }
 
     /// "This timer runs while the MP_IDLE flag of the last received data is reset. It is reset every
@@ -386,6 +411,35 @@ mod tests {
         assert_eq!(detector.handle_timeout(ms(1020)), None);
         detector.handle_sample(SubflowId(1), &timed_out(2));
         assert_eq!(detector.handle_timeout(ms(1020)), Some(Finding::Suspect(Suspicion::Unacknowledged)));
+    }
+
+    #[test]
+    fn a_path_that_owes_a_piece_is_asked_once_and_suspected_whatever_the_kernel_hears() {
+        let mut detector = Detector::new(DetectorKind::Improved);
+        let listening =
+            PathObservation { last_received: Some(ms(1000)), overdue_at: Some(ms(1250)), ..wifi() };
+        detector.handle_observation(&listening);
+        let mut findings = Vec::new();
+        for (received, now) in (1..).zip((1010..2000).step_by(10)) {
+            detector.handle_sample(SubflowId(1), &sample(ms(now), 0, received));
+            findings.extend(detector.handle_timeout(ms(now)).map(|finding| (now, finding)));
+        }
+        // 6 times 33 ms.
+        assert_eq!(findings, [(1250, Finding::Probe), (1450, Finding::Suspect(Suspicion::Silent))]);
+
+        // The PING's answer puts it off, and is not enough for ever.
+        let mut detector = Detector::new(DetectorKind::Improved);
+        detector.handle_observation(&listening);
+        assert_eq!(detector.handle_timeout(ms(1250)), Some(Finding::Probe));
+        let answered =
+            PathObservation { last_received: Some(ms(1270)), overdue_at: Some(ms(1520)), ..listening };
+        detector.handle_observation(&answered);
+        assert_eq!(detector.handle_timeout(ms(1500)), None);
+        assert_eq!(detector.handle_timeout(ms(1520)), Some(Finding::Probe));
+        // The paper's knows nothing of it.
+        let mut detector = Detector::new(DetectorKind::MultiMob);
+        detector.handle_observation(&listening);
+        assert_eq!(detector.poll_timeout(), None);
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod action;
 pub mod backoff;
 mod config;
 mod detector;
+mod rhythm;
 pub mod scheduler;
 mod session;
 mod stream;

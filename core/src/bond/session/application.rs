@@ -124,6 +124,7 @@ impl Session {
         self.send_buffered += bytes.len() as u64;
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.sender.append(bytes);
+            stream.rhythm.handle_sent();
         }
         if self.streams.get(&id).is_some_and(|stream| self.room_of(stream) < self.worth_telling()) {
             self.want_room(id);

@@ -256,6 +256,7 @@ impl Session {
         if arrival.is_new {
             stream.arrived_on = Some(slot);
             stream.last_data = Some(now);
+            stream.rhythm.handle_arrival(now);
             if let Some(path) = path {
                 Carried::add(&mut stream.carried, path, 0, length);
             }

@@ -31,6 +31,7 @@ use self::flow::{Flow, Numbers};
 use self::path_use::Plan;
 use super::action::{Action, Event};
 use super::config::{Limits, Role, SessionConfig, StreamClass};
+use super::rhythm::Rhythm;
 use super::scheduler::{Scheduler, SchedulerKind};
 use super::stream::{Freed, Receiver, Sender, Slots};
 use super::subflow::{Subflow, SubflowId, SubflowSample};
@@ -113,6 +114,7 @@ struct Stream {
     spoke_on: Slots,
     /// When it brought data last.
     last_data: Option<Timestamp>,
+    rhythm: Rhythm,
     /// The subflow that brought something last.
     arrived_on: Option<usize>,
     /// One subflow of each path that serves it.
@@ -156,6 +158,7 @@ impl Stream {
             unacked: 0,
             spoke_on: Slots::NONE,
             last_data: None,
+            rhythm: Rhythm::default(),
             arrived_on: None,
             leases: Vec::new(),
             lease_epoch: 0,

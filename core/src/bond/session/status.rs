@@ -22,6 +22,9 @@ pub struct PathObservation {
     /// Since when data is expected from the far end: of a stream that the path serves, the last
     /// data was not marked idle (M4). `None` when none is.
     pub expecting_since: Option<Timestamp>,
+    /// When the next piece of a stream that brings them steadily is overdue; later with everything
+    /// that the path brings. `None` when there is no such stream.
+    pub overdue_at: Option<Timestamp>,
     /// The far end's retransmission timeout, as it last said (M4).
     pub far_timeout: Option<Duration>,
     /// The least smoothed round-trip time of the path's subflows.
@@ -113,6 +116,15 @@ impl Session {
             if !rtt.is_zero() && observation.smoothed_rtt.is_none_or(|least| rtt < least) {
                 observation.smoothed_rtt = Some(rtt);
                 observation.rtt_variance = Some(subflow.sample.rtt_variance);
+            }
+        }
+        let Some(life) = observation.last_received else { return observation };
+        for stream in self.streams.values().filter(|stream| stream.reset.is_none()) {
+            // Of a stream that came by a path which is left, nobody knows by which it comes next.
+            let came_by = stream.arrived_on.and_then(|slot| self.subflow(slot));
+            let came_by = came_by.filter(|subflow| !subflow.is_suspect).map(|subflow| subflow.path);
+            if came_by.is_none_or(|by| by == path) {
+                observation.overdue_at = earlier(observation.overdue_at, stream.rhythm.overdue_at(life));
             }
         }
         observation

@@ -287,6 +287,31 @@ fn a_listener_whose_server_says_nothing_of_more_is_handed_over_too() {
 }
 
 #[test]
+fn a_steady_stream_that_falls_silent_is_overdue_on_the_path_that_brought_it() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.run(Duration::from_millis(20));
+    pair.relay.accept(stream, OpenResult::Connected, pair.now);
+    for _ in 0..20 {
+        pair.relay.send(stream, text("a piece"), pair.now).expect("there is room");
+        pair.run(Duration::from_millis(125));
+    }
+    let observation = pair.device.observe_path(WIFI);
+    assert_eq!((observation.outstanding_since, observation.expecting_since), (None, None));
+    let overdue = observation.overdue_at.expect("it is steady");
+    assert!(overdue > pair.now && overdue <= pair.now + Duration::from_millis(250), "{overdue:?}");
+    assert_eq!(pair.device.observe_path(CELLULAR).overdue_at, None);
+    pair.device.suspect_path(WIFI, Suspicion::Silent, pair.now);
+    pair.run(Duration::from_millis(100));
+    assert!(pair.device.observe_path(CELLULAR).overdue_at.is_some(), "it goes on there");
+    for _ in 0..30 {
+        pair.device.probe_path(WIFI, pair.now);
+        pair.run(Duration::from_millis(200));
+    }
+    assert_eq!(pair.device.observe_path(WIFI).overdue_at, None, "the path lives: it has stopped");
+}
+
+#[test]
 fn an_idle_session_opens_no_metered_path_when_its_path_is_suspected() {
     let mut pair = Pair::new(SessionConfig::handover());
     let stream = pair.open();
