@@ -14,6 +14,7 @@ mod bond_frozen;
 mod bond_metered;
 mod bond_programs;
 mod bond_security;
+mod bond_service;
 mod cables;
 mod crowd;
 mod failopen;
