@@ -84,6 +84,8 @@ fn two_paths_together_bring_most_of_their_sum() {
     worlds.extend([(50.0, 50, 30.0, 50, 100, 0.95), (5.0, 20, 30.0, 80, 100, 0.95)]);
     worlds.extend([(50.0, 20, 20.0, 60, 10, 0.88), (50.0, 20, 20.0, 60, 100, 0.97)]);
     worlds.extend([(10.0, 15, 10.0, 25, 20, 0.95), (20.0, 30, 20.0, 30, 20, 0.95)]);
+    // A path that is slow, or far away, holds more of a short transfer than it should.
+    worlds.extend([(50.0, 80, 100.0, 200, 1, 0.9), (50.0, 80, 0.3, 5, 1, 0.9), (20.0, 40, 0.5, 20, 1, 0.9)]);
     for (first, first_rtt, second, second_rtt, size, least) in worlds {
         let paths = [(first, first_rtt), (second, second_rtt)].map(|(rate, rtt)| fractional(rate, rtt));
         let one =

@@ -22,8 +22,8 @@ const MOST_BLOCKING: u64 = 64 << 10;
 /// At the end of a burst, what MPBond's section 3.6 takes back from the slower subflow is bounded by the
 /// difference of delays. For wrong estimates it is bounded here by so many bytes and one part in so many of
 /// what the stream has sent.
-const LEAST_SPARE: u64 = 32 << 10;
-const SPARE_PARTS: u64 = 8;
+const LEAST_SPARE: u64 = 64 << 10;
+const SPARE_PARTS: u64 = 4;
 
 /// A window ends soon when a subflow would use it up in so many round trips.
 const SHORT_ROUNDS: u32 = 2;
