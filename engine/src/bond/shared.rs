@@ -260,7 +260,13 @@ impl SharedSession {
 
     /// Streams that are not over: those too whose tasks have ended, while their last bytes are on the way.
     pub(crate) fn streams(&self) -> usize {
-        self.lock().session.streams()
+        let state = self.lock();
+        if state.over.is_some() { 0 } else { state.session.streams() }
+    }
+
+    /// Whether it was ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.lock().over.is_some()
     }
 
     /// The kernel's view of every subflow, as of now.

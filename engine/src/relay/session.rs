@@ -91,6 +91,10 @@ impl RelaySession {
                 Signal::Event(Event::Closed { code, .. }) if code & CLOSE_SESSION != 0 => break,
                 Signal::Action(_) | Signal::Event(_) | Signal::Welcome { .. } => {}
             }
+            // What was ended here is not waited for.
+            if self.shared.is_over() && self.shared.subflows() == 0 {
+                break;
+            }
             linger = match self.shared.subflows() {
                 0 => linger.or_else(|| Some(Instant::now() + self.relay.config.session_linger)),
                 _ => None,

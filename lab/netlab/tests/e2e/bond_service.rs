@@ -98,6 +98,9 @@ fn a_relay_with_what_its_unit_leaves_it_works() -> Result<()> {
     let mut revoke = bond.relay.command(&["revoke", "ada"]);
     ensure!(run(&mut revoke)?.status.success());
     wait_until("the plain network", || bond.who().is_ok_and(|who| !bond.relay.is(who)))?;
+    wait_until("the end of the session", || {
+        bond.relay.metric("sessions").is_ok_and(|sessions| sessions == 0)
+    })?;
     let ended = bond.relay.process().terminate()?;
     ensure!(ended.success(), "{ended}: {}", bond.relay.log());
     for file in fs::read_dir(&state)? {
