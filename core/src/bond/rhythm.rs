@@ -15,12 +15,10 @@ const PIECE: Duration = Duration::from_millis(50);
 /// player that holds one second would fall silent anyway.
 const LONGEST_GAP: Duration = Duration::from_millis(300);
 
-/// So many pieces make one, and no more are counted, so that one that stops is soon forgotten.
+/// So many pieces make one; a longer gap undoes one, for a network that loses packets makes a long gap of
+/// every few and a slower server nothing else. No more are counted, so that a rhythm that ends is forgotten.
 const STEADY: u32 = 8;
 const MOST_STEADY: u32 = 32;
-
-/// A longer gap undoes so many: networks that lose packets make some, and slower servers nothing else.
-const LATE_COSTS: u32 = 4;
 
 /// The next piece is late after so many times the longest of the recent gaps.
 const LATE: u32 = 2;
@@ -54,7 +52,7 @@ impl Rhythm {
             self.gap = gap.max(self.gap - self.gap / 8);
             self.kept = (self.kept + 1).min(MOST_STEADY);
         } else {
-            self.kept = self.kept.saturating_sub(LATE_COSTS);
+            self.kept = self.kept.saturating_sub(1);
         }
     }
 
@@ -119,6 +117,14 @@ mod tests {
     #[test]
     fn a_download_that_never_pauses_is_one_piece() {
         assert_eq!(fed((0..1000).map(|packet| packet * 2)).overdue_at(ms(0)), None);
+    }
+
+    #[test]
+    fn losses_that_hold_up_every_other_piece_do_not_end_it() {
+        let lossy = fed((0..20)
+            .map(|piece| piece * 125)
+            .chain((0..40).map(|pair| 3000 + pair / 2 * 525 + pair % 2 * 125)));
+        assert!(lossy.overdue_at(ms(0)).is_some());
     }
 
     #[test]
