@@ -5,6 +5,7 @@ pub(crate) mod connection;
 mod device;
 pub mod invite;
 pub mod membership;
+mod memory;
 mod session;
 pub(crate) mod shared;
 mod slot;

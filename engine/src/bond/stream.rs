@@ -1,22 +1,22 @@
 //! One stream as a task uses it, and the copying between it and a TCP connection.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, IoSlice};
 use std::task::Poll;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use multiway_core::bond::wire::OpenResult;
-use multiway_core::bond::{Read, SendError, StreamId};
+use multiway_core::bond::{Read, SendError, Session, StreamId};
+use multiway_core::units::Timestamp;
 use tokio::net::TcpStream;
 
+use super::memory::{PIECE, Piece};
 use super::shared::{SharedSession, StreamOver};
-use crate::proxy::relay::{end_turn, reset, shut_down, write_all};
+use crate::proxy::relay::{end_turn, reset, shut_down};
 
-/// Most bytes read from a connection at once.
-const PIECE: usize = 64 * 1024;
-
-/// A piece that fills less than one in this many of its memory is copied to memory of its own size.
-const KEEP_SHARE: usize = 4;
+/// Most pieces written to a connection at once: a few times as many as [`PIECE`] takes in full DATA frames.
+const MOST_PIECES: usize = 16;
 
 /// The program or the destination reset its connection.
 pub(crate) const RESET_BY_PEER: u64 = 1;
@@ -85,20 +85,21 @@ impl BondStream {
         Ok(())
     }
 
-    /// The next bytes; `None` at the end.
-    pub(crate) async fn read(&self, most: usize) -> Result<Option<Bytes>, StreamOver> {
+    /// Appends the next bytes, about [`PIECE`] of them in at most [`MOST_PIECES`]; false at the end.
+    async fn read(&self, into: &mut VecDeque<Bytes>) -> Result<bool, StreamOver> {
         poll_fn(|cx| {
-            let read = || self.session.for_stream(self.id, |session, now| session.read(self.id, most, now));
+            let mut read =
+                || self.session.for_stream(self.id, |session, now| read_burst(session, self.id, into, now));
             let mut found = read();
-            if matches!(found, Ok(Read::Nothing)) {
+            if matches!(found, Ok(Burst::Nothing)) {
                 self.session.wait_to_read(self.id, cx.waker());
                 // What came in between woke nobody.
                 found = read();
             }
             match found {
-                Ok(Read::Bytes(bytes)) => Poll::Ready(Ok(Some(bytes))),
-                Ok(Read::End) => Poll::Ready(Ok(None)),
-                Ok(Read::Nothing) => Poll::Pending,
+                Ok(Burst::Bytes) => Poll::Ready(Ok(true)),
+                Ok(Burst::End) => Poll::Ready(Ok(false)),
+                Ok(Burst::Nothing) => Poll::Pending,
                 Err(over) => Poll::Ready(Err(over)),
             }
         })
@@ -163,10 +164,15 @@ impl BondStream {
             };
             let out_of_stream = async {
                 let mut turn = 0;
-                while let Some(bytes) = this.read(PIECE).await? {
-                    write_all(connection, &bytes).await?;
-                    down(bytes.len() as u64);
-                    end_turn(&mut turn, bytes.len()).await;
+                let mut pieces = VecDeque::new();
+                loop {
+                    let has_more = this.read(&mut pieces).await?;
+                    let length = write_all(connection, &mut pieces).await?;
+                    down(length as u64);
+                    if !has_more {
+                        break;
+                    }
+                    end_turn(&mut turn, length).await;
                 }
                 Ok::<(), CarryError>(shut_down(connection)?)
             };
@@ -205,19 +211,78 @@ impl Drop for BondStream {
     }
 }
 
-/// What there is to read, at most `most` bytes; `None` at the end. Nothing is allocated while it waits.
+/// What there is to read, at most `most` bytes; `None` at the end. Nothing is held while it waits.
 async fn read_piece(from: &TcpStream, most: usize) -> io::Result<Option<Bytes>> {
     loop {
         from.readable().await?;
-        let mut buffer = BytesMut::with_capacity(most);
-        match from.try_read_buf(&mut buffer) {
+        let mut piece = Piece::take();
+        match from.try_read(&mut piece.memory()[..most]) {
             Ok(0) => return Ok(None),
-            Ok(length) if length * KEEP_SHARE < buffer.capacity() => {
-                return Ok(Some(Bytes::copy_from_slice(&buffer)));
-            }
-            Ok(_) => return Ok(Some(buffer.freeze())),
+            Ok(length) => return Ok(Some(piece.into_bytes(length))),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What a stream had.
+enum Burst {
+    Bytes,
+    Nothing,
+    /// The end, and what was in front of it.
+    End,
+}
+
+fn read_burst(session: &mut Session, id: StreamId, into: &mut VecDeque<Bytes>, now: Timestamp) -> Burst {
+    let mut length = 0;
+    while into.len() < MOST_PIECES && length < PIECE {
+        match session.read(id, PIECE, now) {
+            Read::Bytes(piece) => {
+                length += piece.len();
+                into.push_back(piece);
+            }
+            Read::Nothing => break,
+            Read::End => return Burst::End,
+        }
+    }
+    if into.is_empty() { Burst::Nothing } else { Burst::Bytes }
+}
+
+/// Writes all of `pieces`, at most [`MOST_PIECES`], waiting for room as long as it takes; how many bytes
+/// they were.
+async fn write_all(to: &TcpStream, pieces: &mut VecDeque<Bytes>) -> io::Result<usize> {
+    let mut written = 0;
+    while !pieces.is_empty() {
+        match write_some(to, pieces) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(length) => {
+                written += length;
+                drop_front(pieces, length);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => to.writable().await?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(written)
+}
+
+fn write_some(to: &TcpStream, pieces: &VecDeque<Bytes>) -> io::Result<usize> {
+    let mut slices = [IoSlice::new(&[]); MOST_PIECES];
+    for (slice, piece) in slices.iter_mut().zip(pieces) {
+        *slice = IoSlice::new(piece);
+    }
+    to.try_write_vectored(&slices[..pieces.len().min(MOST_PIECES)])
+}
+
+fn drop_front(pieces: &mut VecDeque<Bytes>, mut length: usize) {
+    while let Some(front) = pieces.front_mut()
+        && length > 0
+    {
+        let taken = length.min(front.len());
+        front.advance(taken);
+        length -= taken;
+        if front.is_empty() {
+            pieces.pop_front();
         }
     }
 }
