@@ -90,13 +90,15 @@ impl TlsStream {
         transport: Transport,
     ) -> io::Result<Self> {
         let mut tls = ClientConnection::new(config, relay).map_err(io::Error::other)?;
+        tls.set_buffer_limit(None);
         let early = tls.early_data().map(|_| Early::default());
         Ok(Self { tls: tls.into(), transport: Arc::new(transport), early, inbox: BytesMut::new() })
     }
 
     /// The relay's end.
     pub(crate) fn accept(config: Arc<ServerConfig>, transport: Transport) -> io::Result<Self> {
-        let tls = ServerConnection::new(config).map_err(io::Error::other)?;
+        let mut tls = ServerConnection::new(config).map_err(io::Error::other)?;
+        tls.set_buffer_limit(None);
         Ok(Self { tls: tls.into(), transport: Arc::new(transport), early: None, inbox: BytesMut::new() })
     }
 

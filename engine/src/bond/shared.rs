@@ -355,13 +355,15 @@ impl SharedSession {
 
     /// A subflow's socket takes nothing now.
     pub(crate) fn busy(&self, id: SubflowId) {
-        if let Some(port) = self.lock().subflows.get_mut(&id) {
+        let mut state = self.lock();
+        if let Some(port) = state.subflows.get_mut(&id) {
             port.idle_room = None;
         }
+        state.session.handle_socket_full(id);
     }
 
-    /// A subflow brought plaintext.
-    pub(crate) fn received(&self, id: SubflowId, bytes: Bytes) -> Result<(), Violation> {
+    /// A subflow brought plaintext, in these pieces.
+    pub(crate) fn received(&self, id: SubflowId, pieces: Vec<Bytes>) -> Result<(), Violation> {
         let mut state = self.lock();
         let now = now();
         let port = state.subflows.get(&id);
@@ -371,7 +373,8 @@ impl SharedSession {
         }
         let path = port.map(|port| port.path);
         state.last_path = path.or(state.last_path);
-        let result = state.session.handle_received(id, bytes, now);
+        let session = &mut state.session;
+        let result = pieces.into_iter().try_for_each(|piece| session.handle_received(id, piece, now));
         self.settle(&mut state, now);
         result
     }

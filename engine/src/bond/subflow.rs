@@ -34,6 +34,11 @@ const UNSENT_TIME: Duration = Duration::from_millis(20);
 const UNSENT_LEAST: u64 = 8 * 1024;
 const UNSENT_MOST: u64 = 256 * 1024;
 
+/// Bytes given to the socket at once: what a segment of the kernel's (GSO) holds, since most of what a
+/// subflow costs it costs by segment. They are a fraction of what may wait unsent.
+const MOST_AT_ONCE: usize = 64 * 1024;
+const UNSENT_SHARE: usize = 4;
+
 /// Nothing is asked of the session for less room than a small frame needs.
 const LEAST_ROOM: usize = 256;
 
@@ -58,6 +63,8 @@ pub(crate) struct Subflow {
     rest: Bytes,
     /// When the kernel is asked next; never while nothing moves.
     sample_at: Option<Instant>,
+    /// Bytes that are encrypted before the socket is given them.
+    at_once: usize,
     moved: usize,
     sampled_moved: usize,
     /// Nothing is sent before the session was asked for what fits into the first flight.
@@ -112,6 +119,7 @@ impl Subflow {
             greeting,
             rest,
             sample_at,
+            at_once: MAX_DATA_FRAME,
             moved: 0,
             sampled_moved: 0,
             gathers: false,
@@ -134,7 +142,7 @@ impl Subflow {
     async fn exchange(&mut self) -> io::Result<SubflowEnd> {
         let rest = std::mem::take(&mut self.rest);
         if !rest.is_empty()
-            && let Some(end) = self.take(rest)
+            && let Some(end) = self.take(vec![rest])
         {
             return Ok(end);
         }
@@ -186,49 +194,73 @@ impl Subflow {
 
     /// Sends what the session has for this subflow while the socket takes it.
     fn send(&mut self) -> io::Result<Sent> {
-        let mut sent = 0;
+        if !self.gathers && !self.flush()? {
+            return Ok(Sent::SocketFull);
+        }
+        let (mut sent, mut gathered) = (0, 0);
         loop {
-            if !self.gathers && !self.tls.flush()? {
-                self.shared.busy(self.id);
-                return Ok(Sent::SocketFull);
+            if !self.gathers && gathered >= self.at_once {
+                gathered = 0;
+                if !self.flush()? {
+                    return Ok(Sent::SocketFull);
+                }
             }
             if sent >= TURN_BYTES {
-                return Ok(Sent::TurnOver);
+                return Ok(if self.flush()? { Sent::TurnOver } else { Sent::SocketFull });
             }
             let room = self.tls.room(MAX_DATA_FRAME);
-            if room < LEAST_ROOM {
-                if std::mem::take(&mut self.gathers) {
-                    continue;
-                }
-                return Ok(Sent::All);
-            }
-            match self.shared.next(self.id, room) {
+            let next = match room {
+                0..LEAST_ROOM => Next::Wait,
+                _ => self.shared.next(self.id, room),
+            };
+            match next {
                 Next::Send(bytes) => {
                     self.tls.write(&bytes)?;
                     sent += bytes.len();
+                    gathered += bytes.len();
                     self.moved += bytes.len();
                 }
-                Next::Wait if self.gathers => self.gathers = false,
-                Next::Wait => return Ok(Sent::All),
+                Next::Wait if std::mem::take(&mut self.gathers) => {}
+                Next::Wait => return Ok(if self.flush()? { Sent::All } else { Sent::SocketFull }),
                 Next::Close => return Ok(Sent::Close),
             }
         }
+    }
+
+    /// Gives the socket what is encrypted; true when it took all.
+    fn flush(&mut self) -> io::Result<bool> {
+        let is_sent = self.tls.flush()?;
+        if !is_sent {
+            self.shared.busy(self.id);
+        }
+        Ok(is_sent)
     }
 
     /// Takes in what came; an end when there is one.
     fn receive(&mut self) -> io::Result<Option<SubflowEnd>> {
         let mut received = 0;
         while received < TURN_BYTES {
-            match self.tls.read()? {
-                Received::Bytes(bytes) => {
-                    received += bytes.len();
-                    self.moved += bytes.len();
-                    if !bytes.is_empty()
-                        && let Some(end) = self.take(bytes)
-                    {
-                        return Ok(Some(end));
-                    }
+            let before = received;
+            // One call and one wake-up for all that came together.
+            let mut records = Vec::new();
+            let last = loop {
+                if received - before >= MOST_AT_ONCE {
+                    break Ok(Received::Bytes(Bytes::new()));
                 }
+                match self.tls.read() {
+                    Ok(Received::Bytes(bytes)) => {
+                        received += bytes.len();
+                        records.extend(Some(bytes).filter(|bytes| !bytes.is_empty()));
+                    }
+                    other => break other,
+                }
+            };
+            self.moved += received - before;
+            if let Some(end) = self.take(records) {
+                return Ok(Some(end));
+            }
+            match last? {
+                Received::Bytes(_) => {}
                 Received::Nothing => break,
                 Received::End => return Ok(Some(SubflowEnd::Closed)),
             }
@@ -236,13 +268,17 @@ impl Subflow {
         Ok(None)
     }
 
-    fn take(&mut self, mut bytes: Bytes) -> Option<SubflowEnd> {
-        if let Some(mut reader) = self.greeting.take() {
-            reader.handle_bytes(bytes);
+    fn take(&mut self, mut records: Vec<Bytes>) -> Option<SubflowEnd> {
+        while let Some(mut reader) = self.greeting.take() {
+            if records.is_empty() {
+                self.greeting = Some(reader);
+                return None;
+            }
+            reader.handle_bytes(records.remove(0));
             match reader.next_frame() {
                 Ok(None) => {
                     self.greeting = Some(reader);
-                    return None;
+                    continue;
                 }
                 Ok(Some(Frame::HelloOk(hello))) => {
                     self.answer_due = None;
@@ -255,14 +291,19 @@ impl Subflow {
                 Err(error) => return Some(SubflowEnd::Violation(error.into())),
             }
             // That nothing follows is worth telling the session too: the relay answers.
-            bytes = reader.into_rest();
+            records.insert(0, reader.into_rest());
         }
-        self.shared.received(self.id, bytes).err().map(SubflowEnd::Violation)
+        if records.is_empty() {
+            return None;
+        }
+        self.shared.received(self.id, records).err().map(SubflowEnd::Violation)
     }
 
     fn sample(&mut self) -> io::Result<()> {
         let sample = subflow_sample(&tcp_info::sample(self.tls.transport().as_fd(), now())?);
-        limit_unsent(&***self.tls.transport(), unsent_bytes(&sample))?;
+        let unsent = unsent_bytes(&sample);
+        limit_unsent(&***self.tls.transport(), unsent)?;
+        self.at_once = (unsent as usize / UNSENT_SHARE).clamp(MAX_DATA_FRAME, MOST_AT_ONCE);
         self.shared.sampled(self.id, &sample);
         let is_active = self.moved != self.sampled_moved || sample.unacked > 0 || sample.unsent > 0;
         self.sampled_moved = self.moved;

@@ -108,6 +108,13 @@ impl Session {
         Some(flight.bytes.freeze())
     }
 
+    /// A subflow's socket takes nothing until it is asked for more.
+    pub fn handle_socket_full(&mut self, id: crate::bond::SubflowId) {
+        if let Some(subflow) = self.by_id.get(&id).copied().and_then(|slot| self.subflow_mut(slot)) {
+            subflow.is_hungry = false;
+        }
+    }
+
     /// Frames of the subflow itself, and of the session if this is a good one.
     fn write_control(&mut self, slot: usize, own_tier: Tier, flight: &mut Flight) {
         if self.best_tier() == Some(own_tier) {
