@@ -97,11 +97,7 @@ impl Lab {
             .prefix(DIRECTORY_PREFIX)
             .tempdir()
             .context("cannot make a temporary directory for the lab")?;
-        let lock_file =
-            File::create(directory.path().join(LOCK_FILE)).context("cannot lock the lab's directory")?;
-        let lock = Flock::lock(lock_file, FlockArg::LockExclusiveNonblock)
-            .map_err(|(_, error)| error)
-            .context("cannot lock the lab's directory")?;
+        let lock = locked(directory.path()).context("cannot lock the lab's directory")?;
         Ok(Self {
             origin: Instant::now(),
             seed,
@@ -237,6 +233,16 @@ fn set_congestion_control(host: &Host, name: &str) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// Makes the lock of a lab's directory. It gets its name when it is held: another lab that began at this
+/// moment would take a free one for that of a lab left behind.
+fn locked(directory: &Path) -> Result<Flock<File>> {
+    let unnamed = directory.join("new-lock");
+    let lock = Flock::lock(File::create(&unnamed)?, FlockArg::LockExclusiveNonblock);
+    let lock = lock.map_err(|(_, error)| error)?;
+    std::fs::rename(&unnamed, directory.join(LOCK_FILE))?;
+    Ok(lock)
 }
 
 /// Removes the directories of labs whose process is gone: their lock is free.
