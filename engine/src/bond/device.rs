@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::fast_open::FastOpen;
 use super::invite::Invite;
 use super::session::{DeviceSession, Parting};
 use super::shared::SharedSession;
@@ -60,6 +61,7 @@ pub(super) struct Inner {
     pub(super) paths: PathTable,
     pub(super) resolver: Resolver,
     pub(super) tls: Arc<ClientConfig>,
+    pub(super) fast_open: FastOpen,
     journal: Journal,
     place: Mutex<Place>,
     /// A session left its place, by draining.
@@ -128,6 +130,7 @@ impl Bond {
             paths,
             resolver,
             tls,
+            fast_open: FastOpen::default(),
             journal,
             place: Mutex::new(place),
             left: Notify::new(),

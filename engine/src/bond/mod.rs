@@ -3,6 +3,7 @@
 pub(crate) mod codes;
 pub(crate) mod connection;
 mod device;
+mod fast_open;
 pub mod invite;
 pub mod membership;
 mod memory;

@@ -18,11 +18,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use super::codes;
 use super::connection::{TlsStream, Transport};
 use super::device::{Handover, Inner, session_config};
+use super::fast_open::Race;
 use super::invite::RelayAddress;
 use super::shared::{SharedSession, Signal, SubflowEnd};
 use super::subflow::{Subflow, ends_session, prepare};
 use super::watch::Watch;
-use crate::paths::now;
+use crate::paths::{TrackedStream, now};
 
 /// How long the connection and the handshake of a subflow may take: three retransmissions of the SYN.
 const HANDSHAKE: Duration = Duration::from_secs(8);
@@ -304,7 +305,7 @@ impl Opening {
     async fn run(self) {
         let id = self.hello.subflow;
         match timeout(HANDSHAKE, self.open()).await {
-            Ok(Ok(subflow)) => subflow.run().await,
+            Ok(Ok((subflow, race))) => self.carry(subflow, race).await,
             Ok(Err(error)) => self.shared.detach(id, SubflowEnd::Failed(error)),
             Err(_) => {
                 let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time");
@@ -313,7 +314,35 @@ impl Opening {
         }
     }
 
-    async fn open(&self) -> std::io::Result<Subflow> {
+    /// Runs a subflow to its end, which comes at once when its SYN is dropped for the data in it: the session then
+    /// opens another one on the connection without.
+    async fn carry(&self, subflow: Subflow, race: Option<Race>) {
+        let Some(race) = race else { return subflow.run().await };
+        let (path, remote) = (race.path, race.remote);
+        let won = {
+            let mut running = std::pin::pin!(subflow.run());
+            let won = tokio::select! {
+                () = &mut running => return,
+                won = race.run() => won,
+            };
+            let Some(won) = won else { return running.await };
+            won
+        };
+        self.note_dropping(path);
+        self.inner.fast_open.keep(path, remote, won);
+        self.shared.detach(self.hello.subflow, SubflowEnd::Failed(std::io::ErrorKind::TimedOut.into()));
+        // Nothing is to be waited for.
+        self.shared.with(Session::handle_network_change);
+    }
+
+    fn note_dropping(&self, path: PathId) {
+        let Some(info) = self.inner.paths.get(path) else { return };
+        tracing::info!(interface = %info.interface, "the network drops TCP's first packet when it carries data");
+        self.inner.fast_open.note_dropping(info.network);
+    }
+
+    /// The subflow, and the race that a SYN with data has to stand.
+    async fn open(&self) -> std::io::Result<(Subflow, Option<Race>)> {
         let Hello { subflow: id, path, backup, .. } = self.hello;
         let path = PathId(path);
         let addresses: Vec<IpAddr> = match self.address.ip() {
@@ -326,20 +355,65 @@ impl Opening {
         let index = usize::try_from(id.0).unwrap_or(0) % addresses.len().clamp(1, MAX_ADDRESSES);
         let address = addresses.get(index).ok_or(std::io::ErrorKind::AddrNotAvailable)?;
         let remote = SocketAddr::new(*address, self.address.port());
-        let set_up = |socket: &socket2::Socket| {
-            fast_open_connect(socket);
-            prepare(socket);
+        let network = self.inner.paths.get(path).map(|info| info.network);
+        let mut carries_data = false;
+        let kept = self.inner.fast_open.take(path, remote);
+        let connection = match kept {
+            Some(connection) => connection,
+            None => {
+                let is_worth_trying =
+                    network.is_some_and(|network| self.inner.fast_open.is_worth_trying(&network));
+                let set_up = |socket: &socket2::Socket| {
+                    carries_data = is_worth_trying && fast_open_connect(socket);
+                    prepare(socket);
+                };
+                let connected = self.inner.paths.connect_prepared(path, remote, HANDSHAKE, set_up).await;
+                connected.map_err(std::io::Error::other)?
+            }
         };
-        let connection = self.inner.paths.connect_prepared(path, remote, HANDSHAKE, set_up).await;
-        let connection = connection.map_err(std::io::Error::other)?;
+        let mut tls = self.greet(connection)?;
+        let race = carries_data.then(|| Race {
+            paths: self.inner.paths.clone(),
+            path,
+            remote,
+            round_trip: self.inner.paths.estimate(path, self.address.host()).rtt,
+            transport: Arc::clone(tls.transport()),
+        });
+        // With room for early data everything goes out in one flight; else the relay proves who it is first.
+        let race = if tls.room(1) == 0 {
+            if let Some(plain) = self.prove(&mut tls, race).await? {
+                self.note_dropping(path);
+                tls = self.greet(plain)?;
+                tls.handshake().await?;
+            }
+            None
+        } else {
+            race
+        };
+        let wake = self.shared.attach(id, path, backup, tls.transport());
+        Ok((Subflow::device(self.shared.clone(), id, tls, wake), race))
+    }
+
+    /// TLS on a connection, with the HELLO in it.
+    fn greet(&self, connection: TrackedStream) -> std::io::Result<TlsStream> {
         let name = ServerName::try_from(self.address.host().to_owned()).map_err(std::io::Error::other)?;
         let mut tls = TlsStream::connect(Arc::clone(&self.inner.tls), name, Transport::Path(connection))?;
         tls.write(&Frame::Hello(self.hello.clone()).to_bytes())?;
-        // With room for early data everything goes out in one flight; else the relay proves who it is first.
-        if tls.room(1) == 0 {
-            tls.handshake().await?;
+        Ok(tls)
+    }
+
+    /// Waits for the end of the handshake, or for the connection that won against this one.
+    async fn prove(&self, tls: &mut TlsStream, race: Option<Race>) -> std::io::Result<Option<TrackedStream>> {
+        let mut handshake = std::pin::pin!(tls.handshake());
+        if let Some(race) = race {
+            let won = tokio::select! {
+                proved = &mut handshake => return proved.map(|()| None),
+                won = race.run() => won,
+            };
+            if won.is_some() {
+                return Ok(won);
+            }
         }
-        let wake = self.shared.attach(id, path, backup, tls.transport());
-        Ok(Subflow::device(self.shared.clone(), id, tls, wake))
+        handshake.await.map(|()| None)
     }
 }
