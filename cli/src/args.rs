@@ -31,6 +31,13 @@ pub(crate) enum Command {
     Join(Join),
     /// Run a relay for devices that join it
     Relay(Relay),
+    /// Show on emulated networks what happens when one fails; needs root, and the lab's multiway-repro beside
+    /// this program
+    Demo {
+        /// `bond` shows a relay; `--help` behind it shows its options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+        arguments: Vec<OsString>,
+    },
     /// Write a completion script for a shell
     Completions {
         /// The shell

@@ -2,6 +2,7 @@
 
 mod args;
 mod client;
+mod demo;
 mod exit;
 mod failure;
 mod generate;
@@ -36,6 +37,9 @@ fn main() -> ExitCode {
         Command::Paths(args) => paths::paths(&args).map_err(Failure::report),
         Command::Join(args) => join::join(&args).map_err(Failure::report),
         Command::Relay(args) => relay::relay(args).map_err(Failure::report),
+        Command::Demo { arguments } => {
+            demo::demo(&arguments).map(|never| match never {}).map_err(Failure::report)
+        }
         Command::Completions { shell } => generate::completions(shell).map_err(Failure::report),
         Command::Man { directory } => generate::manual(directory.as_deref()).map_err(Failure::report),
         Command::Reaper => up::reap().map_err(Failure::report),

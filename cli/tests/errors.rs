@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use assert_cmd::Command;
@@ -37,6 +38,35 @@ fn wrong_arguments_end_with_2() {
     fails(home.path(), &["get", "--preference", "cheap", "http://127.0.0.1/"], 2, &["fast", "thrifty"]);
     fails(home.path(), &["up", "--listen", "nowhere"], 2, &["nowhere"]);
     fails(home.path(), &["status", "--json", "--watch"], 2, &["--watch"]);
+}
+
+#[test]
+fn a_demonstration_that_is_not_installed_says_where_it_is() {
+    let home = tempfile::tempdir().unwrap();
+    let alone = home.path().join("multiway");
+    fs::hard_link(env!("CARGO_BIN_EXE_multiway"), &alone)
+        .or_else(|_| fs::copy(env!("CARGO_BIN_EXE_multiway"), &alone).map(drop))
+        .unwrap();
+    let demo = || {
+        let mut demo = Command::new(&alone);
+        demo.args(["demo", "bond", "--size", "9"]).env("PATH", "/nowhere");
+        demo.output().unwrap()
+    };
+    let output = demo();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("make demo-bond"), "{output:?}");
+
+    let lab = home.path().join("multiway-repro");
+    fs::write(&lab, "#!/bin/sh\necho \"$@\"\n").unwrap();
+    fs::set_permissions(&lab, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = demo();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(
+        said.trim(),
+        format!("--multiway {} demo bond --size 9", alone.display()),
+        "{:?}",
+        output.stderr
+    );
 }
 
 #[test]

@@ -19,6 +19,9 @@ _multiway() {
             multiway,completions)
                 cmd="multiway__subcmd__completions"
                 ;;
+            multiway,demo)
+                cmd="multiway__subcmd__demo"
+                ;;
             multiway,get)
                 cmd="multiway__subcmd__get"
                 ;;
@@ -51,6 +54,9 @@ _multiway() {
                 ;;
             multiway__subcmd__help,completions)
                 cmd="multiway__subcmd__help__subcmd__completions"
+                ;;
+            multiway__subcmd__help,demo)
+                cmd="multiway__subcmd__help__subcmd__demo"
                 ;;
             multiway__subcmd__help,get)
                 cmd="multiway__subcmd__help__subcmd__get"
@@ -122,7 +128,7 @@ _multiway() {
 
     case "${cmd}" in
         multiway)
-            opts="-h -V --help --version get up run status paths join relay completions man reaper help"
+            opts="-h -V --help --version get up run status paths join relay demo completions man reaper help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -137,6 +143,20 @@ _multiway() {
             ;;
         multiway__subcmd__completions)
             opts="-h --help bash elvish fish powershell zsh"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__demo)
+            opts="-h --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -200,7 +220,7 @@ _multiway() {
             return 0
             ;;
         multiway__subcmd__help)
-            opts="get up run status paths join relay completions man reaper help"
+            opts="get up run status paths join relay demo completions man reaper help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -214,6 +234,20 @@ _multiway() {
             return 0
             ;;
         multiway__subcmd__help__subcmd__completions)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        multiway__subcmd__help__subcmd__demo)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
