@@ -194,7 +194,8 @@ impl Session {
         }
     }
 
-    fn tell_writable(&mut self, id: StreamId) -> bool {
+    /// Tells a writer of room, if it waits for that and there is enough.
+    pub(super) fn tell_writable(&mut self, id: StreamId) -> bool {
         let Some(stream) = self.streams.get(&id) else { return false };
         if !stream.wants_room || self.room_of(stream) < self.worth_telling() {
             return false;

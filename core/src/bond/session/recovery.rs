@@ -26,7 +26,7 @@ const LEAST_SPARE: u64 = 64 << 10;
 const SPARE_PARTS: u64 = 4;
 
 /// A window ends soon when a subflow would use it up in so many round trips.
-const SHORT_ROUNDS: u32 = 2;
+const SHORT_ROUNDS: u32 = 4;
 
 /// A subflow with less than one part in so many of another one's rate is far slower.
 const FAR_SLOWER: u64 = 8;
@@ -124,22 +124,22 @@ impl Session {
         let sees_backups = stream.scheduler.sees_backups();
         let leased = stream.leases.iter().filter_map(|(_, slot)| Some((*slot, self.subflow(*slot)?)));
         let usable = leased.filter(|(_, subflow)| self.may_carry(subflow, sees_backups));
-        let idle = usable.clone().filter(|(_, subflow)| subflow.is_hungry);
-        let fastest = || usable.clone().max_by_key(|(_, subflow)| rate_of(subflow));
-        // A window that ends soon is worth a place before what waits on the fastest.
-        let helper = match idle.min_by_key(|(_, subflow)| subflow.srtt()) {
-            None => fastest().filter(|(_, subflow)| is_window_short(&stream.sender, subflow)),
-            idle => idle,
+        let Some(fastest) = usable.clone().max_by_key(|(_, subflow)| rate_of(subflow)) else { return false };
+        let is_far_slower = |it: &Subflow| {
+            rate_of(it).bytes_per_second() < rate_of(fastest.1).bytes_per_second() / FAR_SLOWER
         };
-        let Some((slot, subflow)) = helper else { return false };
+        let idle = usable.clone().filter(|(_, subflow)| subflow.is_hungry);
+        let idle = idle.min_by_key(|(_, subflow)| subflow.srtt());
+        // A window that ends soon, held up by what is far slower, is worth a place before what waits on the
+        // fastest.
+        let is_short = is_window_short(&stream.sender, fastest.1);
+        let is_last_resort = is_short && idle.is_none_or(|(_, subflow)| is_far_slower(subflow));
+        let Some((slot, subflow)) = (if is_last_resort { Some(fastest) } else { idle }) else { return false };
+        let slow = usable.filter(|(_, subflow)| is_short && is_far_slower(subflow));
+        let slow = slow.fold(Slots::NONE, |slow, (slot, _)| slow.with(slot));
         let srtt = subflow.srtt();
         // By the same measure as what the others carry was due.
         let arrival = now + srtt + 2 * subflow.sample.rtt_variance + ACK_DELAY + WORTH_WHILE;
-        // A window that ends soon is held up by what is far slower, and only by that.
-        let is_short = is_window_short(&stream.sender, subflow);
-        let least = rate_of(subflow).bytes_per_second() / FAR_SLOWER;
-        let slow = usable.filter(|(_, it)| is_short && rate_of(it).bytes_per_second() < least);
-        let slow = slow.fold(Slots::NONE, |slow, (slot, _)| slow.with(slot));
         let Some(stream) = self.streams.get_mut(&id) else { return false };
         let is_window_blocked = stream.sender.is_window_blocked();
         let is_tail = stream.sender.unsent() == 0;

@@ -441,6 +441,23 @@ fn a_change_of_networks_lets_a_relay_be_tried_at_once() {
 }
 
 #[test]
+fn a_writer_is_told_of_room_although_nothing_is_acknowledged() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.run(Duration::from_millis(20));
+    pair.relay.accept(stream, OpenResult::Connected, pair.now);
+    pair.run(Duration::from_millis(100));
+    let (subflow, _) = pair.up[0];
+    while let room @ 1.. = pair.device.send_room(stream) {
+        pair.device.send(stream, Bytes::from(vec![0; room]), pair.now).expect("there is room");
+    }
+    while pair.device.poll_event().is_some() {}
+    while pair.device.poll_transmit(subflow, 16 << 10, pair.now).is_some() {}
+    let mut events = std::iter::from_fn(|| pair.device.poll_event());
+    assert!(events.any(|event| event == Event::Writable { stream }), "another path may hold up the answer");
+}
+
+#[test]
 fn streams_at_once_get_subflows_of_their_own() {
     let mut pair = Pair::new(SessionConfig::handover());
     for _ in 0..3 {

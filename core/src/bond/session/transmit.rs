@@ -233,6 +233,8 @@ impl Session {
         write_data(id, stream, &emission, flight);
         Carried::add(&mut stream.carried, path, emission.length as u64, 0);
         self.flow.sent += emission.new;
+        // Acknowledgments may be held up by another path.
+        self.tell_writable(id);
         if let Some(subflow) = self.subflow_mut(slot) {
             subflow.note_sent(emission.length as u64, now);
         }
