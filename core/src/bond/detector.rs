@@ -81,6 +81,8 @@ pub struct Detector {
     silence: Option<(Timestamp, u32)>,
     /// The piece of which it was asked by PING whether it is only late, by when it was overdue.
     asked: Option<Timestamp>,
+    /// The piece for which the path is suspected, likewise.
+    missing: Option<Timestamp>,
     /// Told already, and nothing has changed since.
     is_suspect: bool,
 }
@@ -103,6 +105,7 @@ impl Detector {
             alive: None,
             silence: None,
             asked: None,
+            missing: None,
             is_suspect: false,
         }
     }
@@ -111,8 +114,11 @@ impl Detector {
     pub fn handle_observation(&mut self, observation: &PathObservation) {
         self.observation = *observation;
         // What was told is over once the path lives again, or nothing is due any more.
-        if self.is_suspect && self.silence_start() != self.silence.map(|(start, _)| start) {
+        let is_piece_over = self.missing.is_some() && self.missing != observation.overdue_at;
+        if self.is_suspect && (is_piece_over || self.silence_start() != self.silence.map(|(start, _)| start))
+        {
             self.is_suspect = false;
+            self.missing = None;
         }
     }
 
@@ -179,6 +185,7 @@ impl Detector {
         if is_due(self.overdue_deadline()) {
             let overdue = self.observation.overdue_at;
             if self.asked == overdue {
+                self.missing = overdue;
                 return Some(self.suspect(waiting_for));
             }
             self.asked = overdue;
@@ -252,7 +259,7 @@ impl Detector {
     /// the path's vain retransmissions.
     fn overdue_deadline(&self) -> Option<Timestamp> {
         let overdue = self.observation.overdue_at?;
-        let patience = self.wait() * (PROBES + 1) * STUCK_FACTOR;
+        let patience = self.wait() * (PROBES + 1);
         Some(if self.asked == Some(overdue) { overdue + patience } else { overdue })
     }
 
@@ -424,8 +431,17 @@ mod tests {
             detector.handle_sample(SubflowId(1), &sample(ms(now), 0, received));
             findings.extend(detector.handle_timeout(ms(now)).map(|finding| (now, finding)));
         }
-        // 6 times 33 ms.
-        assert_eq!(findings, [(1250, Finding::Probe), (1450, Finding::Suspect(Suspicion::Silent))]);
+        // 3 times 33 ms.
+        assert_eq!(findings, [(1250, Finding::Probe), (1350, Finding::Suspect(Suspicion::Silent))]);
+
+        // Once it has come, the next one may be missed.
+        let later =
+            PathObservation { last_received: Some(ms(3000)), overdue_at: Some(ms(3200)), ..listening };
+        detector.handle_observation(&later);
+        assert_eq!(
+            silent_until(&mut detector, ms(60_000)),
+            [(3200, Finding::Probe), (3299, Finding::Suspect(Suspicion::Silent))]
+        );
 
         // The PING's answer puts it off, and is not enough for ever.
         let mut detector = Detector::new(DetectorKind::Improved);

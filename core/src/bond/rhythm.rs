@@ -11,8 +11,8 @@ use crate::units::Timestamp;
 /// Data that follows other data within so long belongs to the same piece.
 const PIECE: Duration = Duration::from_millis(50);
 
-/// Pieces further apart make no rhythm: with [`LATE`] and the time to ask and to move to another path, a
-/// player that holds one second would fall silent anyway.
+/// Pieces further apart make no rhythm: with half of a gap as much, and the time to ask and to move to
+/// another path, a player that holds one second would fall silent anyway.
 const LONGEST_GAP: Duration = Duration::from_millis(300);
 
 /// So many pieces make one; a longer gap undoes one, for a network that loses packets makes a long gap of
@@ -20,8 +20,8 @@ const LONGEST_GAP: Duration = Duration::from_millis(300);
 const STEADY: u32 = 8;
 const MOST_STEADY: u32 = 32;
 
-/// The next piece is late after so many times the longest of the recent gaps.
-const LATE: u32 = 2;
+/// The next piece is late after the longest of the recent gaps and one part of so many of it.
+const LATE_PART: u32 = 2;
 
 /// What is shorter is noise of networks and schedulers.
 const SHORTEST_PATIENCE: Duration = Duration::from_millis(100);
@@ -65,7 +65,7 @@ impl Rhythm {
     /// lives says that the sender waits. `None` without a rhythm, or when it is over.
     pub(super) fn overdue_at(&self, life: Timestamp) -> Option<Timestamp> {
         let last = self.last.filter(|_| self.kept >= STEADY)?;
-        let due = last.max(life) + (self.gap * LATE).max(SHORTEST_PATIENCE);
+        let due = last.max(life) + (self.gap + self.gap / LATE_PART).max(SHORTEST_PATIENCE);
         (due < last + OVER).then_some(due)
     }
 }
@@ -87,19 +87,19 @@ mod tests {
     }
 
     #[test]
-    fn the_piece_after_steady_ones_is_overdue_after_two_gaps() {
+    fn the_piece_after_steady_ones_is_overdue_after_a_gap_and_a_half() {
         let radio = fed((0..20).map(|piece| piece * 125));
-        assert_eq!(radio.overdue_at(ms(0)), Some(ms(19 * 125 + 250)));
+        assert_eq!(radio.overdue_at(ms(0)), Some(ms(19 * 125) + Duration::from_micros(187_500)));
         // In several packets each.
         let parts = fed((0..20).flat_map(|piece| [piece * 125, piece * 125 + 1, piece * 125 + 3]));
-        assert_eq!(parts.overdue_at(ms(0)), Some(ms(19 * 125 + 3 + 244)));
+        assert_eq!(parts.overdue_at(ms(0)), Some(ms(19 * 125 + 3 + 122 + 61)));
     }
 
     #[test]
     fn a_path_that_lives_puts_it_off_until_the_sender_must_have_stopped() {
         let radio = fed((0..20).map(|piece| piece * 125));
-        assert_eq!(radio.overdue_at(ms(3000)), Some(ms(3250)));
-        assert_eq!(radio.overdue_at(ms(19 * 125 + 4800)), None);
+        assert_eq!(radio.overdue_at(ms(3000)), Some(ms(3000) + Duration::from_micros(187_500)));
+        assert_eq!(radio.overdue_at(ms(19 * 125 + 4900)), None);
     }
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
     fn one_long_gap_does_not_end_it() {
         let pieces = (0..20).map(|piece| piece * 125);
         let radio = fed(pieces.chain([19 * 125 + 1500]));
-        assert_eq!(radio.overdue_at(ms(0)), Some(ms(19 * 125 + 1500 + 250)));
+        assert_eq!(radio.overdue_at(ms(0)), Some(ms(19 * 125 + 1500) + Duration::from_micros(187_500)));
     }
 
     proptest! {
