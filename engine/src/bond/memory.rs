@@ -62,3 +62,23 @@ impl Drop for Piece {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_used_again_only_when_nobody_holds_any_of_its_bytes() {
+        for length in [1, PIECE / KEEP_SHARE - 1, PIECE / KEEP_SHARE, PIECE] {
+            let mut piece = Piece::take();
+            piece.memory()[..length].fill(1);
+            let mut whole = piece.into_bytes(length);
+            assert_eq!(whole.len(), length);
+            let last = whole.split_off(length - 1);
+            drop(whole);
+            let mut others: Vec<Piece> = (0..=MOST_IDLE).map(|_| Piece::take()).collect();
+            others.iter_mut().for_each(|other| other.memory().fill(2));
+            assert_eq!(last, [1].as_slice(), "of {length} bytes");
+        }
+    }
+}
