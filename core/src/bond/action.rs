@@ -62,6 +62,9 @@ pub enum CloseReason {
     PathGone,
     /// There are more than are used.
     Idle,
+    /// It brought nothing since its path was suspected, and the path works again: its kernel waits for many
+    /// seconds before it sends once more, and a new one is sooner there.
+    Silent,
     /// The device says that it is lost (relay).
     Lost,
 }

@@ -265,13 +265,22 @@ impl Session {
         }
     }
 
-    /// A path is good again.
+    /// A path is good again, and with it the subflows that answered meanwhile.
     pub(super) fn restore_path(&mut self, path: PathId, now: Timestamp) {
         let Some(entry) = self.plan.entry(path) else { return };
+        let suspected_at = entry.suspected_at;
         entry.health = Health::Good;
         entry.suspected_at = Some(now);
         entry.pings.clear();
         self.events.push_back(Event::PathRestored { path });
+        let silent = self.slots.iter().flatten().filter(|subflow| {
+            subflow.path == path && suspected_at.is_some_and(|since| subflow.last_received < since)
+        });
+        for id in silent.map(|subflow| subflow.id).collect::<Vec<_>>() {
+            self.remove_subflow(id, now);
+            self.standings.insert(id, Standing::Gone);
+            self.actions.push_back(Action::CloseSubflow { id, reason: CloseReason::Silent });
+        }
         self.set_standing(path, false);
         self.replan(now);
     }

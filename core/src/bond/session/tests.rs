@@ -18,6 +18,8 @@ struct Pair {
     relay: Session,
     now: Timestamp,
     cut: Vec<PathId>,
+    /// Subflows whose kernels wait before they send again, whether or not their path works.
+    stuck: Vec<SubflowId>,
     up: Vec<(SubflowId, PathId)>,
     wires: VecDeque<(Timestamp, bool, SubflowId, Bytes)>,
     actions: Vec<Action>,
@@ -45,6 +47,7 @@ impl Pair {
             relay: Session::new(Role::Relay, config, now),
             now,
             cut: Vec::new(),
+            stuck: Vec::new(),
             up: Vec::new(),
             wires: VecDeque::new(),
             actions: Vec::new(),
@@ -92,7 +95,7 @@ impl Pair {
                     while let Some(bytes) = from.poll_transmit(id, 16 << 10, self.now) {
                         moved = true;
                         *self.carried.entry(path).or_default() += bytes.len();
-                        if !self.cut.contains(&path) {
+                        if !self.cut.contains(&path) && !self.stuck.contains(&id) {
                             self.wires.push_back((self.now + ONE_WAY, to_relay, id, bytes));
                         }
                     }
@@ -359,6 +362,25 @@ fn the_relay_hears_that_a_path_is_gone_over_another_one() {
         read_all(&mut pair.device, stream, pair.now).0 == answer,
         "the answer goes again over the other path"
     );
+}
+
+#[test]
+fn a_subflow_that_was_silent_when_its_path_was_restored_carries_nothing_more() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    let old = pair.up[0].0;
+    pair.stuck.push(old);
+    pair.device.send(stream, text("over the one or the other"), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(100));
+    pair.device.suspect_path(WIFI, Suspicion::Unacknowledged, pair.now);
+    while !pair.device_events.contains(&Event::PathRestored { path: WIFI }) {
+        pair.run(Duration::from_millis(100));
+    }
+    assert!(!pair.up.iter().any(|(id, _)| *id == old), "{:?}", pair.up);
+    let other = pair.open();
+    pair.device.send(other, text("at once"), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(100));
+    assert_eq!(read_all(&mut pair.relay, other, pair.now).0, b"at once");
 }
 
 #[test]
