@@ -538,6 +538,8 @@ impl World {
             self.fault(format!("end {end} finds on {id}: {violation}"));
         }
         self.pump_events();
+        // What it closed brings nothing more, even if it came at the same time.
+        self.pump_actions();
     }
 
     /// An end's connection is over.
