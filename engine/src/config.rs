@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::paths::PortalProbe;
 use multiway_core::bond::scheduler::SchedulerKind;
 use multiway_core::bond::{DetectorKind, Policy};
+use multiway_core::paths::OracleConfig;
 pub use multiway_core::paths::{InterfacePattern, PathKind, Permission, Preference};
 use thiserror::Error;
 
@@ -33,7 +34,7 @@ pub const DEFAULT_TOTAL_BUFFER: u64 = 256 << 20;
 pub const LEAST_FLOW_BUFFER: u64 = 1 << 20;
 
 /// Everything a daemon can be told.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Where HTTP proxy and SOCKS5 are offered.
     pub listen: SocketAddr,
@@ -150,7 +151,7 @@ pub struct DnsConfig {
 }
 
 /// What goes through the relay that was joined, and how.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct BondConfig {
     /// False to leave the relay alone.
     pub enabled: bool,
@@ -160,6 +161,8 @@ pub struct BondConfig {
     pub scheduler: Option<SchedulerKind>,
     /// How a path that fails is noticed.
     pub detector: DetectorKind,
+    /// What the oracle computes with, beside either detector.
+    pub oracle: OracleConfig,
     /// Where the invite is kept that was accepted; the daemon's starter chooses when absent.
     pub membership: Option<PathBuf>,
 }
@@ -171,6 +174,7 @@ impl Default for BondConfig {
             mode: Policy::Handover,
             scheduler: None,
             detector: DetectorKind::default(),
+            oracle: OracleConfig::default(),
             membership: None,
         }
     }

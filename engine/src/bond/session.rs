@@ -106,7 +106,8 @@ impl DeviceSession {
         let shared = self.shared.clone();
         let mut time = std::pin::pin!(shared.keep_time());
         let mut paths = self.inner.paths.subscribe();
-        let mut watch = Watch::new(self.inner.config.detector);
+        let config = &self.inner.config;
+        let mut watch = Watch::new(config.detector, config.oracle);
         let mut ticks = interval(WATCHING);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut round = 0_u32;

@@ -19,13 +19,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(kind: DetectorKind) -> Self {
-        Self {
-            kind,
-            detectors: BTreeMap::new(),
-            oracle: Oracle::new(OracleConfig::default(), now()),
-            known: BTreeMap::new(),
-        }
+    pub(super) fn new(kind: DetectorKind, oracle: OracleConfig) -> Self {
+        Self { kind, detectors: BTreeMap::new(), oracle: Oracle::new(oracle, now()), known: BTreeMap::new() }
     }
 
     /// Reads the kernel's counters and tells the session what follows.

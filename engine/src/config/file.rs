@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use multiway_core::bond::scheduler::SchedulerKind;
 use multiway_core::bond::{DetectorKind, Policy};
-use multiway_core::paths::{InterfacePattern, PathKind, Permission, Preference};
+use multiway_core::paths::{InterfacePattern, OracleConfig, PathKind, Permission, Preference};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -134,6 +134,16 @@ struct Bond {
     scheduler: Option<SchedulerName>,
     detector: DetectorName,
     membership: Option<PathBuf>,
+    oracle: Oracle,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Oracle {
+    period_ms: Option<Spanned<u64>>,
+    loss_percent: Option<Spanned<u32>>,
+    retransmissions_percent: Option<Spanned<u32>>,
+    timeout_ms: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -194,7 +204,7 @@ impl File {
             },
             dns: DnsConfig { upstreams: each(&self.dns.upstreams, |text| address(text))? },
             buffers: self.buffers.check()?,
-            bond: self.bond.check(),
+            bond: self.bond.check()?,
         })
     }
 }
@@ -227,8 +237,8 @@ impl Paths {
 }
 
 impl Bond {
-    fn check(self) -> BondConfig {
-        BondConfig {
+    fn check(self) -> Result<BondConfig, SpannedFault> {
+        Ok(BondConfig {
             enabled: self.enabled.unwrap_or(true),
             mode: match self.mode {
                 Mode::Handover => Policy::Handover,
@@ -246,8 +256,24 @@ impl Bond {
                 DetectorName::Improved => DetectorKind::Improved,
                 DetectorName::Multimob => DetectorKind::MultiMob,
             },
+            oracle: self.oracle.check()?,
             membership: self.membership,
-        }
+        })
+    }
+}
+
+impl Oracle {
+    fn check(&self) -> Result<OracleConfig, SpannedFault> {
+        let default = OracleConfig::default();
+        let time = |given: &Option<Spanned<u64>>, or| given.as_ref().map_or(Ok(or), milliseconds);
+        let part = |given: &Option<Spanned<u32>>, or| given.as_ref().map_or(Ok(or), percent);
+        Ok(OracleConfig {
+            period: time(&self.period_ms, default.period)?,
+            loss_ppm: part(&self.loss_percent, default.loss_ppm)?,
+            retransmissions_ppm: part(&self.retransmissions_percent, default.retransmissions_ppm)?,
+            timeout: time(&self.timeout_ms, default.timeout)?,
+            ..default
+        })
     }
 }
 
@@ -280,6 +306,17 @@ fn each<V, T>(list: &[Spanned<V>], check: impl Fn(&V) -> Result<T, String>) -> R
 fn mebibytes(value: &Spanned<u64>) -> Result<u64, SpannedFault> {
     let bytes = value.get_ref().checked_mul(1 << 20).filter(|&bytes| bytes >= LEAST_FLOW_BUFFER);
     bytes.ok_or_else(|| (value.span(), format!("`{}` is not a size in MiB, 1 or more", value.get_ref())))
+}
+
+fn milliseconds(value: &Spanned<u64>) -> Result<Duration, SpannedFault> {
+    let time = Some(*value.get_ref()).filter(|&time| time > 0).map(Duration::from_millis);
+    time.ok_or_else(|| (value.span(), "a time in milliseconds is 1 or more".to_owned()))
+}
+
+/// In parts per million.
+fn percent(value: &Spanned<u32>) -> Result<u32, SpannedFault> {
+    let part = Some(*value.get_ref()).filter(|part| (1..=100).contains(part)).map(|part| part * 10_000);
+    part.ok_or_else(|| (value.span(), format!("`{}` is no percentage from 1 to 100", value.get_ref())))
 }
 
 fn address(text: &str) -> Result<IpAddr, String> {

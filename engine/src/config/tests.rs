@@ -77,3 +77,14 @@ fn users_are_given_by_name_or_by_number() {
     let config = parse("[intercept]\nusers = [\"alice\", 1001]").unwrap();
     assert_eq!(config.intercept.users, ["alice", "1001"]);
 }
+
+#[test]
+fn the_oracle_is_told_what_to_compute_with() {
+    let config = parse("[bond.oracle]\nperiod_ms = 100\nloss_percent = 10").unwrap();
+    let oracle = config.bond.oracle;
+    assert_eq!((oracle.period.as_millis(), oracle.loss_ppm), (100, 100_000));
+    assert_eq!(oracle.timeout, Config::default().bond.oracle.timeout);
+    for text in ["period_ms = 0", "loss_percent = 0", "loss_percent = 101"] {
+        assert_eq!(fault_of(&format!("[bond.oracle]\n{text}")).line, 2, "{text}");
+    }
+}

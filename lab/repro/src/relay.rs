@@ -29,6 +29,8 @@ pub(crate) struct BondSpec<'a> {
     pub(crate) invite: &'a str,
     pub(crate) mode: BondMode,
     pub(crate) detector: Detector,
+    /// What else stands in the daemon's configuration.
+    pub(crate) more: &'a str,
 }
 
 impl Relay {
@@ -85,7 +87,7 @@ impl Relay {
 
     /// What makes a daemon use it.
     pub(crate) fn bond(&self, mode: BondMode, detector: Detector) -> BondSpec<'_> {
-        BondSpec { invite: &self.invite, mode, detector }
+        BondSpec { invite: &self.invite, mode, detector, more: "" }
     }
 }
 
@@ -97,9 +99,10 @@ impl BondSpec<'_> {
         join.arg("join").arg(self.invite).arg("--membership").arg(&membership);
         host.output(join)?;
         Ok(format!(
-            "[bond]\nmode = {:?}\ndetector = {:?}\nmembership = {membership:?}\n",
+            "[bond]\nmode = {:?}\ndetector = {:?}\nmembership = {membership:?}\n{}",
             self.mode.name(),
-            self.detector.name()
+            self.detector.name(),
+            self.more
         ))
     }
 }

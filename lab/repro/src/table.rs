@@ -25,7 +25,7 @@ pub(crate) fn render(report: &Report) -> String {
     let tables = match report.bench.as_str() {
         "fig10" => vec![aggregation(report)],
         "blackhole" | "fig6" => vec![times(report), stalls(report)],
-        "multimob" => {
+        "multimob" | "oracle" => {
             vec![answers(report), second_path(report, "lte_bytes"), second_path(report, "lte_energy_j")]
         }
         "subpaths" => vec![milliseconds(report), against_alone(report), shares(report)],

@@ -3,6 +3,7 @@
 mod concurrent;
 mod fast_join;
 mod multimob;
+mod oracle;
 mod overhead;
 mod relay_cost;
 mod rounds;
@@ -49,6 +50,8 @@ pub(crate) enum Name {
     Fig6,
     /// Short transfers through a relay over paths unlike each other
     Subpaths,
+    /// MultiMob's figures 4 and 5: the oracle's threshold of loss and its period
+    Oracle,
     /// MultiMob's figure 7: the first question after the Wi-Fi fails, with and without data in a join's SYN
     FastJoin,
     /// MultiMob's table I and figures 9 to 11: a walk away from the Wi-Fi and back
@@ -99,6 +102,7 @@ impl Name {
             Self::RelayGrid => "relay-grid",
             Self::Fig6 => "fig6",
             Self::Subpaths => "subpaths",
+            Self::Oracle => "oracle",
             Self::FastJoin => "fast-join",
             Self::Walk => "walk",
             Self::RelayCost => "relay-cost",
@@ -112,6 +116,7 @@ pub(crate) fn run(binary: &Path, options: &Options) -> Result<()> {
         Name::Overhead => overhead::run(binary, options)?,
         Name::Concurrent => concurrent::run(binary, options)?,
         Name::Multimob => multimob::run(binary, options)?,
+        Name::Oracle => oracle::run(binary, options)?,
         Name::FastJoin => fast_join::run(binary, options)?,
         Name::Walk => walk::run(binary, options)?,
         Name::RelayCost => relay_cost::run(binary, options)?,

@@ -17,7 +17,7 @@ use crate::measure::{make_backup, received};
 use crate::method::{Method, Preference};
 use crate::plan::LTE;
 use crate::radio::{RadioModel, RadioPacket};
-use crate::relay::Relay;
+use crate::relay::{BondSpec, Relay};
 use crate::report::{Measurement, Outcome};
 use crate::traffic::{Answers, Line};
 
@@ -59,6 +59,18 @@ impl Stand {
         run: u32,
         serve: &[&str],
     ) -> Result<Self> {
+        Self::build_with(binary, scenario, method, run, serve, "")
+    }
+
+    /// The same with more in the daemon's configuration, after what it says of its relay.
+    pub(super) fn build_with(
+        binary: &Path,
+        scenario: &Scenario,
+        method: Method,
+        run: u32,
+        serve: &[&str],
+        bond: &str,
+    ) -> Result<Self> {
         let scenario = Scenario { seed: run.into(), ..scenario.clone() };
         let mptcp = method.is_mptcp();
         let options = NetworkOptions { mptcp, hold_schedule: true, ..NetworkOptions::default() };
@@ -89,8 +101,10 @@ impl Stand {
             Some(_) => Some(Relay::start(server.host(), binary, directory, address.ip())?),
             None => None,
         };
-        let bond =
-            relay.as_ref().zip(method.bond()).map(|(relay, (mode, detector))| relay.bond(mode, detector));
+        let bond = relay
+            .as_ref()
+            .zip(method.bond())
+            .map(|(relay, (mode, detector))| BondSpec { more: bond, ..relay.bond(mode, detector) });
         let spec = DaemonSpec {
             binary,
             directory,
