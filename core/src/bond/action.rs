@@ -62,8 +62,7 @@ pub enum CloseReason {
     PathGone,
     /// There are more than are used.
     Idle,
-    /// It brought nothing since its path was suspected, and the path works again: its kernel waits for many
-    /// seconds before it sends once more, and a new one is sooner there.
+    /// Its path works again, and it was not heard of meanwhile: a new one is sooner of use.
     Silent,
     /// The device says that it is lost (relay).
     Lost,

@@ -139,9 +139,9 @@ impl Detector {
         self.alive = self.alive.max(Some(alive));
     }
 
-    /// A subflow is gone.
-    pub fn handle_subflow_down(&mut self, id: SubflowId) {
-        self.subflows.remove(&id);
+    /// Forgets subflows that are gone: their kernels' timeouts say nothing of those that came after.
+    pub fn keep_subflows(&mut self, is_there: impl Fn(SubflowId) -> bool) {
+        self.subflows.retain(|id, _| is_there(*id));
     }
 
     /// When to read the kernel's counters and call [`Self::handle_timeout`].
@@ -456,6 +456,22 @@ mod tests {
         let mut detector = Detector::new(DetectorKind::MultiMob);
         detector.handle_observation(&listening);
         assert_eq!(detector.poll_timeout(), None);
+    }
+
+    #[test]
+    fn timeouts_of_a_subflow_that_is_gone_say_nothing_of_the_next() {
+        let mut detector = Detector::new(DetectorKind::Improved);
+        detector.handle_sample(SubflowId(1), &TcpSample { timeouts_in_row: 5, ..sample(ms(900), 900, 10) });
+        detector.handle_sample(SubflowId(2), &sample(ms(1000), 0, 4));
+        let sent = PathObservation { outstanding_since: Some(ms(1001)), ..wifi() };
+        detector.handle_observation(&sent);
+        assert_eq!(
+            detector.clone().handle_timeout(ms(1002)),
+            Some(Finding::Suspect(Suspicion::Unacknowledged)),
+            "while it is there"
+        );
+        detector.keep_subflows(|id| id == SubflowId(2));
+        assert_eq!(detector.handle_timeout(ms(1002)), None);
     }
 
     #[test]

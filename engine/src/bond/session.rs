@@ -186,6 +186,10 @@ impl DeviceSession {
             Event::Handover { from, to, gap } => {
                 self.inner.record(Handover { from, to, gap });
             }
+            Event::PathSuspected { path, suspicion } => {
+                tracing::debug!(%path, %suspicion, "a path is suspected");
+            }
+            Event::PathRestored { path } => tracing::debug!(%path, "a path is good again"),
             Event::Advertised { address } => self.advertise(&address),
             Event::Draining => {
                 self.is_draining = true;

@@ -275,7 +275,9 @@ impl SharedSession {
             let transport = Arc::clone(&port.transport);
             (id, port.path, transport)
         };
-        let ports: Vec<_> = self.lock().subflows.iter().map(read).collect();
+        // Those that close may not get their last words out for long, and are not used any more.
+        let is_used = |(_, port): &(&SubflowId, &SubflowPort)| !port.is_closing;
+        let ports: Vec<_> = self.lock().subflows.iter().filter(is_used).map(read).collect();
         let reading = |(id, path, transport): (SubflowId, PathId, Arc<Transport>)| {
             // One that is gone is told of elsewhere.
             let sample = tcp_info::sample(transport.as_fd(), now()).ok()?;

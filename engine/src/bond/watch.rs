@@ -35,9 +35,9 @@ impl Watch {
             for reading in readings.iter().filter(|reading| reading.path == path) {
                 detector.handle_sample(reading.id, &reading.sample);
             }
+            detector.keep_subflows(|id| readings.iter().any(|reading| reading.id == id));
             match detector.handle_timeout(now()) {
                 Some(Finding::Suspect(suspicion)) => {
-                    tracing::debug!(%path, %suspicion, "a path is suspected");
                     session.with(|session, now| session.suspect_path(path, suspicion, now));
                 }
                 Some(Finding::Probe) => session.with(|session, now| session.probe_path(path, now)),

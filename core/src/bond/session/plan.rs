@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::Session;
 use super::path_use::{Entry, Health, LEAST_HOLD, Moving};
+use super::probe::UNPROVEN;
 use crate::bond::action::{Action, CloseReason, Event, OpenReason, Suspicion};
 use crate::bond::backoff::{self, Chance};
 use crate::bond::config::{Policy, Role};
@@ -265,17 +266,16 @@ impl Session {
         }
     }
 
-    /// A path is good again, and with it the subflows that answered meanwhile.
+    /// A path is good again, and with it the subflows that answered. Others may have lost their address, or
+    /// have a kernel that waits for many seconds before it sends once more.
     pub(super) fn restore_path(&mut self, path: PathId, now: Timestamp) {
         let Some(entry) = self.plan.entry(path) else { return };
-        let suspected_at = entry.suspected_at;
         entry.health = Health::Good;
         entry.suspected_at = Some(now);
         entry.pings.clear();
         self.events.push_back(Event::PathRestored { path });
-        let silent = self.slots.iter().flatten().filter(|subflow| {
-            subflow.path == path && suspected_at.is_some_and(|since| subflow.last_received < since)
-        });
+        let on_path = self.slots.iter().flatten().filter(|subflow| subflow.path == path);
+        let silent = on_path.filter(|subflow| now - subflow.last_received >= UNPROVEN);
         for id in silent.map(|subflow| subflow.id).collect::<Vec<_>>() {
             self.remove_subflow(id, now);
             self.standings.insert(id, Standing::Gone);

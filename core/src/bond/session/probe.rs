@@ -11,12 +11,16 @@ use crate::bond::wire::Frame;
 use crate::paths::PathId;
 use crate::units::Timestamp;
 
-/// PINGs answered in a row that make a path good again: where a fifth of the packets is lost each way, one
-/// such row in 35 comes of chance (with half as many it was one in six, and streams went back and forth).
-const GOOD_PROBES: u32 = 8;
+/// PINGs answered in a row that make a path good again.
+const GOOD_PROBES: u32 = 4;
 
 /// Time between PINGs to a suspect path.
 const PROBE_PERIOD: Duration = Duration::from_millis(200);
+
+/// When a path is good again, a subflow that brought nothing for so long is not known to be: the time in which
+/// the one that was asked gave its answers.
+pub(super) const UNPROVEN: Duration =
+    Duration::from_millis(PROBE_PERIOD.as_millis() as u64 * GOOD_PROBES as u64);
 
 /// An answer that takes longer than twice the round trip and this much was sent again on the way:
 /// less than the kernel's least retransmission timeout of 200 ms.

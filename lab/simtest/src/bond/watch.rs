@@ -46,6 +46,7 @@ impl Watch {
             for (id, _, sample) in readings.iter().filter(|(_, on, _)| on == path) {
                 detector.handle_sample(*id, sample);
             }
+            detector.keep_subflows(|id| readings.iter().any(|(known, ..)| *known == id));
             match detector.handle_timeout(now) {
                 Some(Finding::Suspect(suspicion)) => session.suspect_path(*path, suspicion, now),
                 Some(Finding::Probe) => session.probe_path(*path, now),
