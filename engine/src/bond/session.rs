@@ -396,7 +396,8 @@ impl Opening {
             race
         };
         let wake = self.shared.attach(id, path, backup, tls.transport());
-        Ok((Subflow::device(self.shared.clone(), id, tls, wake), race))
+        let begins = matches!(self.hello.kind, HelloKind::Init { .. });
+        Ok((Subflow::device(self.shared.clone(), id, tls, wake, begins), race))
     }
 
     /// TLS on a connection, with the HELLO in it.

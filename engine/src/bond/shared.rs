@@ -107,6 +107,8 @@ struct State {
     last_path: Option<PathId>,
     /// Most streams that the relay takes at once, once it said so (device).
     most_streams: usize,
+    /// Where the relay that has the session wants joins to go, once it said so (device).
+    home: Option<String>,
     /// Why it is over: a code, and words for people.
     over: Option<(u64, String)>,
 }
@@ -168,6 +170,7 @@ impl SharedSession {
             armed: None,
             last_path: None,
             most_streams: usize::MAX,
+            home: None,
             over: None,
         };
         let inner = Inner { state: Mutex::new(state), rearmed: Notify::new(), signals };
@@ -284,6 +287,19 @@ impl SharedSession {
             Some(SubflowReading { id, path, transport, sample })
         };
         ports.into_iter().filter_map(reading).collect()
+    }
+
+    /// A relay takes a subflow; false when it is another one than that which has the session. Two attempts to
+    /// begin, of which a load balancer gave each to a relay of its own, may both succeed.
+    pub(crate) fn welcome(&self, subflow: SubflowId, hello: HelloOk, begins: bool) -> bool {
+        let mut state = self.lock();
+        let home = state.home.get_or_insert_with(|| hello.join_address.clone());
+        if begins && *home != hello.join_address {
+            return false;
+        }
+        drop(state);
+        self.signal(Signal::Welcome { subflow, hello });
+        true
     }
 
     /// Subflows there are.
@@ -521,5 +537,29 @@ impl SharedSession {
     /// What the mutex guards is whole after every call, so a panic elsewhere does not spoil it.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use multiway_core::bond::{Role, SessionConfig};
+
+    use super::*;
+
+    #[test]
+    fn a_session_that_began_twice_stays_with_the_relay_that_answered_first() {
+        let session = Session::new(Role::Device, SessionConfig::handover(), now());
+        let (shared, _signals) = SharedSession::new(session);
+        let hello = |address: &str| HelloOk {
+            version: 1,
+            max_streams: 1,
+            max_subflows: 2,
+            linger_seconds: 1,
+            join_address: address.to_owned(),
+        };
+        assert!(shared.welcome(SubflowId(0), hello("one:443"), true));
+        assert!(!shared.welcome(SubflowId(1), hello("two:443"), true));
+        assert!(shared.welcome(SubflowId(2), hello("one:443"), true), "the same relay, asked twice");
+        assert!(shared.welcome(SubflowId(3), hello("three:443"), false), "who knows the key may move");
     }
 }

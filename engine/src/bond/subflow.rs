@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use super::connection::{Received, TlsStream};
-use super::shared::{Next, SharedSession, Signal, SubflowEnd};
+use super::shared::{Next, SharedSession, SubflowEnd};
 use crate::paths::now;
 
 /// How often the kernel is asked about a subflow that carries something: a few times per round trip of
@@ -71,6 +71,8 @@ pub(crate) struct Subflow {
     gathers: bool,
     /// When the far end must have answered.
     answer_due: Option<Instant>,
+    /// Whether its HELLO was to begin the session.
+    begins: bool,
 }
 
 /// Sets a subflow's socket up.
@@ -83,12 +85,19 @@ pub(crate) fn prepare(socket: &impl AsFd) {
 }
 
 impl Subflow {
-    /// A device's subflow, whose HELLO is written and which waits for the answer.
-    pub(crate) fn device(shared: SharedSession, id: SubflowId, tls: TlsStream, wake: Arc<Notify>) -> Self {
+    /// A device's subflow, whose HELLO is written, to begin the session or to join it, and which waits for the
+    /// answer.
+    pub(crate) fn device(
+        shared: SharedSession,
+        id: SubflowId,
+        tls: TlsStream,
+        wake: Arc<Notify>,
+        begins: bool,
+    ) -> Self {
         let answer_due = Some(Instant::now() + ANSWER);
         // Behind a handshake there is no first flight to fill, and TLS holds no more than a few records.
         let gathers = tls.is_handshaking();
-        Self { answer_due, gathers, ..Self::new(shared, id, tls, wake, Some(FrameReader::new())) }
+        Self { answer_due, gathers, begins, ..Self::new(shared, id, tls, wake, Some(FrameReader::new())) }
     }
 
     /// A relay's subflow, which was accepted, and what came behind its HELLO.
@@ -124,6 +133,7 @@ impl Subflow {
             sampled_moved: 0,
             gathers: false,
             answer_due: None,
+            begins: false,
         }
     }
 
@@ -282,7 +292,10 @@ impl Subflow {
                 }
                 Ok(Some(Frame::HelloOk(hello))) => {
                     self.answer_due = None;
-                    self.shared.signal(Signal::Welcome { subflow: self.id, hello });
+                    if !self.shared.welcome(self.id, hello, self.begins) {
+                        let other = "another relay answered than the one that has the session";
+                        return Some(SubflowEnd::Failed(io::Error::other(other)));
+                    }
                 }
                 Ok(Some(Frame::Close { code, text })) => return Some(SubflowEnd::Refused(code, text)),
                 Ok(Some(frame)) => {
