@@ -18,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use super::codes;
 use super::connection::{TlsStream, Transport};
 use super::device::{Handover, Inner, session_config};
-use super::fast_open::Race;
+use super::fast_open::{Race, Verdict};
 use super::invite::RelayAddress;
 use super::shared::{SharedSession, Signal, SubflowEnd};
 use super::subflow::{Subflow, ends_session, prepare};
@@ -326,12 +326,18 @@ impl Opening {
         let (path, remote) = (race.path, race.remote);
         let won = {
             let mut running = std::pin::pin!(subflow.run());
-            let won = tokio::select! {
+            let verdict = tokio::select! {
                 () = &mut running => return,
-                won = race.run() => won,
+                verdict = race.run() => verdict,
             };
-            let Some(won) = won else { return running.await };
-            won
+            match verdict {
+                Verdict::Dropped(won) => won,
+                Verdict::Answered => {
+                    self.note_passing(path);
+                    return running.await;
+                }
+                Verdict::Unknown => return running.await,
+            }
         };
         self.note_dropping(path);
         self.inner.fast_open.keep(path, remote, won);
@@ -342,8 +348,14 @@ impl Opening {
 
     fn note_dropping(&self, path: PathId) {
         let Some(info) = self.inner.paths.get(path) else { return };
-        tracing::info!(interface = %info.interface, "the network drops TCP's first packet when it carries data");
+        tracing::info!(interface = %info.interface, "the network seems to drop TCP's first packet when it carries data");
         self.inner.fast_open.note_dropping(info.network);
+    }
+
+    fn note_passing(&self, path: PathId) {
+        if let Some(info) = self.inner.paths.get(path) {
+            self.inner.fast_open.note_passing(&info.network);
+        }
     }
 
     /// The subflow, and the race that a SYN with data has to stand.
@@ -412,12 +424,15 @@ impl Opening {
     async fn prove(&self, tls: &mut TlsStream, race: Option<Race>) -> std::io::Result<Option<TrackedStream>> {
         let mut handshake = std::pin::pin!(tls.handshake());
         if let Some(race) = race {
-            let won = tokio::select! {
+            let path = race.path;
+            let verdict = tokio::select! {
                 proved = &mut handshake => return proved.map(|()| None),
-                won = race.run() => won,
+                verdict = race.run() => verdict,
             };
-            if won.is_some() {
-                return Ok(won);
+            match verdict {
+                Verdict::Dropped(won) => return Ok(Some(won)),
+                Verdict::Answered => self.note_passing(path),
+                Verdict::Unknown => {}
             }
         }
         handshake.await.map(|()| None)
