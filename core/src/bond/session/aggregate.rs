@@ -92,11 +92,12 @@ impl Session {
     pub(super) fn still_helps(&self, path: PathId, suspicion: Suspicion, now: Timestamp) -> bool {
         let is_of_quality =
             matches!(suspicion, Suspicion::Loss | Suspicion::Retransmissions | Suspicion::Timeout);
+        if self.config.policy != Policy::Aggregate || !is_of_quality {
+            return false;
+        }
         let observation = self.observe_path(path);
         let rounds = observation.smoothed_rtt.unwrap_or_default() * LEAST_ROUNDS;
-        self.config.policy == Policy::Aggregate
-            && is_of_quality
-            && observation.last_received.is_some_and(|at| now - at < rounds.max(LEAST_SILENCE))
+        observation.last_received.is_some_and(|at| now - at < rounds.max(LEAST_SILENCE))
     }
 
     /// Whether the policy keeps subflows on a good path that is not the active one.
