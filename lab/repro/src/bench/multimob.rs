@@ -9,9 +9,9 @@ use multiway_core::units::Rate;
 use multiway_linksim::{Change, LinkSpec, Loss, Scenario, ServerSpec, mbit};
 
 use super::Options;
-use super::rounds::{Case, Rounds};
+use super::rounds::{ALL_OF_MULTIMOB, Case, Rounds};
 use super::stand::{Stand, answers};
-use crate::method::{Detector, Method};
+use crate::method::Method;
 use crate::plan::{LTE, WIFI};
 use crate::report::{Measurement, Report};
 use crate::traffic::PAUSE;
@@ -29,13 +29,7 @@ const QUICK_LOSSES: [u32; 3] = [0, 20, 100];
 const ROUNDS: Rounds = Rounds {
     bench: "multimob",
     title: "MultiMob's interactive traffic; losses begin on the Wi-Fi while nobody speaks",
-    methods: &[
-        Method::Tcp,
-        Method::Mptcp,
-        Method::MptcpBackup,
-        Method::Handover(Detector::Paper),
-        Method::Handover(Detector::Improved),
-    ],
+    methods: &ALL_OF_MULTIMOB,
     runs: 25,
     quick_runs: 3,
 };

@@ -6,9 +6,18 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use super::{Options, sweep};
-use crate::method::Method;
+use crate::method::{Detector, Method};
 use crate::output;
 use crate::report::{CellReport, Machine, Measurement, Outcome, Report};
+
+/// Plain TCP, kernel MPTCP in both ways of use, and both detectors: what MultiMob's figures compare.
+pub(super) const ALL_OF_MULTIMOB: [Method; 5] = [
+    Method::Tcp,
+    Method::Mptcp,
+    Method::MptcpBackup,
+    Method::Handover(Detector::Paper),
+    Method::Handover(Detector::Improved),
+];
 
 /// What a bench is, whatever is asked of it.
 pub(super) struct Rounds {

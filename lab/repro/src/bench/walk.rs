@@ -9,9 +9,9 @@ use anyhow::{Context, Result};
 use multiway_linksim::Scenario;
 
 use super::Options;
-use super::rounds::{Case, Rounds};
+use super::rounds::{ALL_OF_MULTIMOB, Case, Rounds};
 use super::stand::{Stand, answers};
-use crate::method::{Detector, Method};
+use crate::method::Method;
 use crate::report::{Measurement, Outcome, Report};
 use crate::traffic::{self, ROUND_LENGTH};
 use crate::webradio::{self, Silence};
@@ -25,13 +25,7 @@ const LENGTH: Duration = Duration::from_secs(160);
 const ROUNDS: Rounds = Rounds {
     bench: "walk",
     title: "A walk away from the Wi-Fi and back",
-    methods: &[
-        Method::Tcp,
-        Method::Mptcp,
-        Method::MptcpBackup,
-        Method::Handover(Detector::Paper),
-        Method::Handover(Detector::Improved),
-    ],
+    methods: &ALL_OF_MULTIMOB,
     runs: 5,
     quick_runs: 1,
 };
