@@ -11,6 +11,7 @@ mod bond_balanced;
 mod bond_fast_join;
 mod bond_faults;
 mod bond_frozen;
+mod bond_interop;
 mod bond_metered;
 mod bond_programs;
 mod bond_security;
