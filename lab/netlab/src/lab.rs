@@ -1,15 +1,13 @@
 //! The lab: hosts and what joins them.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use multiway_linksim::LinkSpec;
-use nix::fcntl::{Flock, FlockArg};
-use tempfile::TempDir;
 
+use crate::directory::Directory;
 use crate::host::Host;
 use crate::keeper::Keeper;
 use crate::link::EmulatedLink;
@@ -17,16 +15,13 @@ use crate::link::EmulatedLink;
 /// Every lab's working directory begins with this, so that one can be known as left behind.
 const DIRECTORY_PREFIX: &str = "multiway-lab-";
 
-const LOCK_FILE: &str = "lock";
-
 /// The congestion control of every host unless told otherwise: Linux's default, and most servers'.
 pub(crate) const DEFAULT_CONGESTION_CONTROL: &str = "cubic";
 
 /// A network of hosts and links inside this process.
 ///
 /// When it is dropped, or its process dies in whatever way, all of it is gone: hosts have no names in
-/// the system, interfaces go with their hosts, and processes die with the lab. Files of a lab that was
-/// killed are removed by the next one.
+/// the system, interfaces go with their hosts, and processes die with the lab, as do its files.
 pub struct Lab {
     origin: Instant,
     seed: u64,
@@ -34,8 +29,7 @@ pub struct Lab {
     keeper: Keeper,
     /// Links run as long as the lab, also when nobody keeps their handle.
     links: Mutex<Vec<EmulatedLink>>,
-    directory: TempDir,
-    _lock: Flock<File>,
+    directory: Directory,
 }
 
 /// Why no lab can run here; none when one can. A lab needs root and TUN devices.
@@ -92,20 +86,13 @@ impl Lab {
 
     /// An empty lab; the seed decides every random loss and jitter.
     pub fn seeded(seed: u64) -> Result<Self> {
-        remove_left_behind(&std::env::temp_dir());
-        let directory = tempfile::Builder::new()
-            .prefix(DIRECTORY_PREFIX)
-            .tempdir()
-            .context("cannot make a temporary directory for the lab")?;
-        let lock = locked(directory.path()).context("cannot lock the lab's directory")?;
         Ok(Self {
             origin: Instant::now(),
             seed,
             congestion_control: DEFAULT_CONGESTION_CONTROL.to_owned(),
             keeper: Keeper::start()?,
             links: Mutex::default(),
-            directory,
-            _lock: lock,
+            directory: Directory::new(DIRECTORY_PREFIX)?,
         })
     }
 
@@ -233,31 +220,4 @@ fn set_congestion_control(host: &Host, name: &str) -> Result<()> {
         })?;
     }
     Ok(())
-}
-
-/// Makes the lock of a lab's directory. It gets its name when it is held: another lab that began at this
-/// moment would take a free one for that of a lab left behind.
-fn locked(directory: &Path) -> Result<Flock<File>> {
-    let unnamed = directory.join("new-lock");
-    let lock = Flock::lock(File::create(&unnamed)?, FlockArg::LockExclusiveNonblock);
-    let lock = lock.map_err(|(_, error)| error)?;
-    std::fs::rename(&unnamed, directory.join(LOCK_FILE))?;
-    Ok(lock)
-}
-
-/// Removes the directories of labs whose process is gone: their lock is free.
-fn remove_left_behind(temporary: &Path) {
-    let Ok(entries) = std::fs::read_dir(temporary) else { return };
-    for entry in entries.flatten() {
-        if !entry.file_name().to_string_lossy().starts_with(DIRECTORY_PREFIX) {
-            continue;
-        }
-        let directory = entry.path();
-        // A lab that is just being made has no lock file yet.
-        let Ok(lock) = File::open(directory.join(LOCK_FILE)) else { continue };
-        if Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_ok() {
-            // Another lab may be removing it at the same time.
-            let _ = std::fs::remove_dir_all(&directory);
-        }
-    }
 }

@@ -37,6 +37,7 @@
 //! ```
 
 pub mod content;
+mod directory;
 mod dns;
 mod forward;
 mod host;
@@ -51,6 +52,7 @@ mod nginx;
 mod packet;
 mod tun;
 
+pub use directory::Directory;
 pub use dns::{DnsAnswer, DnsQuery, DnsServer};
 pub use host::{Host, Process};
 pub use lab::{Lab, Skipped, missing, say_skipped};

@@ -24,8 +24,9 @@ fn processes_in(namespaces: &[PathBuf]) -> Vec<u32> {
         .collect()
 }
 
-/// Namespaces of a process's children, and of itself.
+/// Namespaces of a process's children that are not the machine's.
 fn namespaces_of_children(parent: u32) -> Result<Vec<PathBuf>> {
+    let machine = std::fs::read_link("/proc/self/ns/net")?;
     let mut namespaces = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{parent}/task"))? {
         let children = std::fs::read_to_string(entry?.path().join("children"))?;
@@ -33,23 +34,20 @@ fn namespaces_of_children(parent: u32) -> Result<Vec<PathBuf>> {
             namespaces.push(std::fs::read_link(format!("/proc/{child}/ns/net"))?);
         }
     }
+    namespaces.retain(|namespace| *namespace != machine);
     Ok(namespaces)
 }
 
-fn left_directories() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
-    entries
-        .map(|entry| entry.path())
-        .filter(|path| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("multiway-lab-"))
-        })
-        .collect()
+fn left_directories(temporary: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(temporary).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
 #[test]
 fn a_lab_that_is_killed_takes_its_processes_and_namespaces_along() -> Result<()> {
     skip_without_lab!();
+    let temporary = tempfile::tempdir()?;
     let mut lab = lab_program()
+        .env("TMPDIR", temporary.path())
         .args(["shell", SCENARIO, "--", "sh", "-c", "echo ready; exec sleep 1000"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -60,7 +58,7 @@ fn a_lab_that_is_killed_takes_its_processes_and_namespaces_along() -> Result<()>
     let namespaces = namespaces_of_children(lab.id())?;
     // The command on the device and nginx on the servers' host.
     ensure!(processes_in(&namespaces).len() >= 2, "{namespaces:?}");
-    let left = left_directories();
+    ensure!(left_directories(temporary.path()).len() == 1);
 
     lab.kill()?;
     lab.wait()?;
@@ -69,11 +67,10 @@ fn a_lab_that_is_killed_takes_its_processes_and_namespaces_along() -> Result<()>
         ensure!(Instant::now() < deadline, "still there: {:?}", processes_in(&namespaces));
         std::thread::yield_now();
     }
-    // Its files go when the next lab is made, and no running lab's files do.
-    let next = Lab::new()?;
-    ensure!(next.directory().exists());
-    let gone = left.iter().filter(|directory| !directory.exists()).count();
-    ensure!(gone >= 1, "of {left:?} nothing was removed");
+    while left_directories(temporary.path()) != Vec::<PathBuf>::new() {
+        ensure!(Instant::now() < deadline, "still there: {:?}", left_directories(temporary.path()));
+        std::thread::yield_now();
+    }
     Ok(())
 }
 

@@ -20,6 +20,13 @@ use crate::report::{Measurement, Outcome};
 /// Whose connections are intercepted: someone without any right.
 pub(crate) const PLAIN_USER: &str = "nobody";
 
+/// Runs a program that is killed when its parent ends. A lab's programs are; their own children are not, nor
+/// is who changed to another user (prctl(2), PR_SET_PDEATHSIG).
+pub(crate) const DIE_WITH_PARENT: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
+
+/// What makes a program after [`DIE_WITH_PARENT`] one of [`PLAIN_USER`]'s.
+pub(crate) const AS_PLAIN_USER: [&str; 5] = ["--reuid", PLAIN_USER, "--regid", "nogroup", "--clear-groups"];
+
 /// `timeout` ends so when it had to kill.
 const KILLED_BY_TIMEOUT: i32 = 137;
 
@@ -282,7 +289,7 @@ impl Bench<'_> {
     /// Runs a program that writes the object to the target's output.
     fn run_program(&self, target: &Target<'_>, program: Command) -> Result<Transfer> {
         let mut command = target.command("timeout");
-        command.args(["-s", "KILL", &self.limit.as_secs_f64().to_string()]);
+        command.args(["-s", "KILL", &self.limit.as_secs_f64().to_string()]).args(DIE_WITH_PARENT);
         command.arg(program.get_program()).args(program.get_args());
         for (name, value) in program.get_envs().filter_map(|(name, value)| Some((name, value?))) {
             command.env(name, value);
@@ -382,9 +389,9 @@ pub(crate) fn curl_of_a_plain_user(target: &Target<'_>) -> Result<Command> {
     let everyone = std::os::unix::fs::PermissionsExt::from_mode;
     std::fs::set_permissions(&output, everyone(0o666))?;
     std::fs::set_permissions(target.network.lab().directory(), everyone(0o755))?;
-    let mut curl = target.command("setpriv");
-    curl.args(["--reuid", PLAIN_USER, "--regid", "nogroup", "--clear-groups", "curl", "-s", "-f", "-o"]);
-    curl.arg(output).arg(target.url());
+    let [program, arguments @ ..] = DIE_WITH_PARENT;
+    let mut curl = target.command(program);
+    curl.args(arguments).args(AS_PLAIN_USER).args(["curl", "-s", "-f", "-o"]).arg(output).arg(target.url());
     Ok(curl)
 }
 

@@ -7,27 +7,22 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
-use multiway_netlab::content;
+use multiway_netlab::{Directory, content};
 use sha2::{Digest, Sha256};
-use tempfile::TempDir;
 
 /// A digest of an object.
 pub(crate) type Sha = [u8; 32];
 
 /// Objects by size, in a directory that goes with this.
 pub(crate) struct Objects {
-    directory: TempDir,
+    directory: Directory,
     digests: BTreeMap<u64, Sha>,
 }
 
 impl Objects {
     /// Writes an object of each size.
     pub(crate) fn write(sizes: impl IntoIterator<Item = u64>) -> Result<Self> {
-        let directory = tempfile::Builder::new()
-            .prefix("multiway-repro-")
-            .tempdir()
-            .context("cannot make a temporary directory")?;
-        let mut objects = Self { directory, digests: BTreeMap::new() };
+        let mut objects = Self { directory: Directory::new("multiway-repro-")?, digests: BTreeMap::new() };
         for bytes in sizes {
             if !objects.digests.contains_key(&bytes) {
                 let file = objects.file(bytes);

@@ -11,7 +11,7 @@ use multiway_netlab::{Host, Lab, NginxSpec};
 
 use super::Options;
 use crate::daemon::{Daemon, DaemonSpec, PROXY};
-use crate::measure::PLAIN_USER;
+use crate::measure::{AS_PLAIN_USER, DIE_WITH_PARENT, PLAIN_USER};
 use crate::method::Preference;
 use crate::objects::Objects;
 use crate::reader::Fetch;
@@ -121,10 +121,7 @@ fn measure(wire: &Wire, binary: &Path, method: &str, run: u32, bytes: u64) -> Re
         "get" | "get-file" => vec![&binary, "get", "--quiet"],
         "proxy" => vec!["curl", "-s", "-f", "-x", PROXY],
         "tunnel" => vec!["curl", "-s", "-f", "-x", PROXY, "--proxytunnel"],
-        "transparent" => {
-            let as_user = ["setpriv", "--reuid", PLAIN_USER, "--regid", "nogroup", "--clear-groups"];
-            [&as_user[..], &["curl", "-s", "-f"]].concat()
-        }
+        "transparent" => [&AS_PLAIN_USER[..], &["curl", "-s", "-f"]].concat(),
         _ => vec!["curl", "-s", "-f"],
     };
     words.extend(["-o", &output, &url]);
@@ -161,7 +158,7 @@ fn measure(wire: &Wire, binary: &Path, method: &str, run: u32, bytes: u64) -> Re
 fn timed(wire: &Wire, words: &[&str]) -> Result<(f64, f64)> {
     let mut shell: Command = wire.device.command("sh");
     // `times` writes the shell's own times in its first line and its children's in the second.
-    shell.args(["-c", "\"$@\" || exit; times", "sh"]).args(words);
+    shell.args(["-c", "\"$@\" || exit; times", "sh"]).args(DIE_WITH_PARENT).args(words);
     shell.env("XDG_STATE_HOME", wire.lab.directory());
     let start = Instant::now();
     let output = shell.output().context("cannot start sh")?;
