@@ -6,35 +6,39 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from client import Session, Stream
+from client import Session
 from subflow import Invite
 
 
-def exchange(invite: Invite, host: str, port: str, ends: str, sends: str, writes: str, *interfaces: str) -> None:
-    """Sends a file and writes what comes, over as many subflows as interfaces; `ends` is who closes its half first."""
+def exchange(
+    invite: Invite, host: str, port: str, ends: str, sends: str, writes: str, count: str, *interfaces: str
+) -> None:
+    """Streams at once, over as many subflows as interfaces: each sends a file and writes what comes.
+
+    Who ends first sends all at once; the other end sends half of it after that end has come.
+    """
     session = Session(invite)
     session.begin(interfaces[0])
     for interface in interfaces[1:]:
         session.join(interface)
-    stream = session.open(host, int(port))
-    perform(session, stream, ends, Path(sends).read_bytes())
-    Path(writes).write_bytes(stream.received)
-    for subflow in session.subflows.values():
-        print(f"{subflow.interface} {subflow.read_bytes}")
-    session.close()
-
-
-def perform(session: Session, stream: Stream, ends: str, data: bytes) -> None:
-    """One end of an exchange: who ends first sends all at once, the other one half of it after that end."""
+    data = Path(sends).read_bytes()
     at_once = len(data) if ends == "device" else len(data) // 2
-    stream.send(data[:at_once])
+    streams = [session.open(host, int(port)) for _ in range(int(count))]
+    for stream in streams:
+        stream.send(data[:at_once])
     if ends != "device":
-        session.run(lambda: stream.is_received)
+        session.run(lambda: all(stream.is_received for stream in streams))
+    for stream in streams:
         stream.send(data[at_once:])
-    stream.finish()
-    session.run(lambda: stream.is_over)
-    assert stream.reset_code is None, f"reset with {stream.reset_code}"
-    assert stream.result == "connected", stream.result
+        stream.finish()
+    session.run(lambda: all(stream.is_over for stream in streams))
+    for stream in streams:
+        assert stream.reset_code is None, f"stream {stream.number}: reset with {stream.reset_code}"
+        assert stream.result == "connected", stream.result
+        Path(f"{writes}{stream.number}").write_bytes(stream.received)
+    for subflow in session.subflows.values():
+        print(subflow.interface, subflow.read_bytes)
+    session.close()
 
 
 SCENARIOS: dict[str, Callable[..., None]] = {"exchange": exchange}
