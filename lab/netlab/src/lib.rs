@@ -36,6 +36,7 @@
 //! # }
 //! ```
 
+mod certificate;
 pub mod content;
 mod directory;
 mod dns;
@@ -50,8 +51,10 @@ mod netns;
 mod network;
 mod nginx;
 mod packet;
+mod ssh;
 mod tun;
 
+pub use certificate::self_signed;
 pub use directory::Directory;
 pub use dns::{DnsAnswer, DnsQuery, DnsServer};
 pub use host::{Host, Process};
@@ -60,3 +63,4 @@ pub use link::{Direction, EmulatedLink};
 pub use network::{Network, NetworkOptions, NetworkPath, Server};
 pub use nginx::{LoggedRequest, Nginx, NginxSpec};
 pub use packet::{PassedPacket, TcpHead};
+pub use ssh::{SSHD, Sshd};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use multiway_core::paths::PathKind;
 use multiway_linksim::{Change, LinkSpec, Loss, Scenario, ServerSpec, mbit};
-use multiway_netlab::{Direction, Network, NetworkOptions, content, skip_without_lab};
+use multiway_netlab::{Direction, Network, NetworkOptions, content, self_signed, skip_without_lab};
 
 fn wifi_and_lte() -> Scenario {
     Scenario::new("Wi-Fi and LTE")
@@ -296,10 +296,7 @@ fn an_interface_that_is_deleted_does_not_hold_the_lab_up() -> anyhow::Result<()>
 fn servers_speak_https_with_the_certificate_given() -> anyhow::Result<()> {
     skip_without_lab!();
     let directory = tempfile::tempdir()?;
-    let (certificate, key) = (directory.path().join("certificate.pem"), directory.path().join("key.pem"));
-    let made = rcgen::generate_simple_self_signed(vec!["files.example".to_owned()])?;
-    std::fs::write(&certificate, made.cert.pem())?;
-    std::fs::write(&key, made.signing_key.serialize_pem())?;
+    let (certificate, key) = self_signed(directory.path(), &["files.example"])?;
     let options = NetworkOptions { tls: Some((certificate.clone(), key)), ..Default::default() };
     let network = Network::build_with(&wifi_and_lte(), &options)?;
     let authority = certificate.to_string_lossy();

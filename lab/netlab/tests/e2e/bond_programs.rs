@@ -4,29 +4,22 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use multiway_api::Status;
 use multiway_linksim::ServerSpec;
-use multiway_netlab::{NetworkOptions, Nginx, NginxSpec, Process, skip_without_lab};
+use multiway_netlab::{Nginx, NginxSpec, SSHD, Sshd, skip_without_lab};
 
 use crate::bond_world::{BondWorld, scenario};
-use crate::support::{PATIENCE, World, content_of, output, same, skip_without_programs, wait_until};
+use crate::support::{PATIENCE, World, content_of, output, same, skip_without_programs, tls, wait_until};
 
 const FILE: &str = "2MB.bin";
 const HTTP2_PORT: u16 = 8443;
 const SSH_PORT: u16 = 2222;
+const ROOT: u32 = 0;
 const IPERF_PORT: u16 = 5201;
-
-fn tls(directory: &Path) -> Result<NetworkOptions> {
-    let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
-    let made = rcgen::generate_simple_self_signed(vec!["files.example".to_owned()])?;
-    fs::write(&certificate, made.cert.pem())?;
-    fs::write(&key, made.signing_key.serialize_pem())?;
-    Ok(NetworkOptions { tls: Some((certificate, key)), ..NetworkOptions::default() })
-}
 
 /// An nginx of the origin's that speaks HTTP/2 on a port of its own.
 fn start_http2(world: &World, spec: NginxSpec) -> Result<Nginx> {
@@ -168,67 +161,32 @@ fn note_streams(status: &Status, carried: &mut BTreeMap<String, u64>) {
     }
 }
 
-/// A server of ssh for root, with a key of the test's.
-fn start_sshd(world: &World) -> Result<Process> {
-    for key in ["host_key", "user_key"] {
-        output(world.command("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f", key]))?;
-    }
-    let key = String::from_utf8(world.read("host_key.pub")?)?;
-    fs::write(world.path("known_hosts"), format!("[files.example]:{SSH_PORT} {key}"))?;
-    let at = |name: &str| world.path(name).display().to_string();
-    fs::write(
-        world.path("sshd_config"),
-        format!(
-            "Port {SSH_PORT}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\n\
-             PermitRootLogin yes\nPidFile none\nPrintMotd no\n",
-            at("host_key"),
-            at("user_key.pub")
-        ),
-    )?;
-    let host = world.network.server("origin").host();
-    // The directory in which it locks its children up, seen by this host alone.
-    let mut furnish = host.command("sh");
-    furnish.args(["-ec", "mount -t tmpfs tmpfs /run; mkdir -m 755 /run/sshd"]);
-    host.output(furnish)?;
-    let mut sshd = host.command("/usr/sbin/sshd");
-    sshd.args(["-D", "-e", "-f", &at("sshd_config")]).stdin(Stdio::null()).stdout(Stdio::null());
-    sshd.stderr(fs::File::create(world.path("sshd.log"))?);
-    let sshd = host.start(sshd)?;
-    let address = world.network.server("origin").public_address();
-    let listens = host.wait_for_port((address, SSH_PORT).into(), PATIENCE);
-    listens.with_context(|| fs::read_to_string(world.path("sshd.log")).unwrap_or_default())?;
-    Ok(sshd)
-}
-
-/// The options that keep ssh from anything of the machine's.
-const SSH_OPTIONS: &str = "-F none -i user_key -o IdentitiesOnly=yes -o IdentityAgent=none -o BatchMode=yes \
-                           -o StrictHostKeyChecking=yes -o UserKnownHostsFile=known_hosts";
-
-fn ssh(world: &World) -> Command {
-    let mut ssh = world.intercepted("ssh");
-    ssh.args(SSH_OPTIONS.split_whitespace()).args(["-p", &SSH_PORT.to_string(), "root@files.example"]);
-    ssh
-}
-
 #[test]
 fn ssh_runs_a_command_with_data_both_ways_and_git_clones_by_it() -> Result<()> {
     skip_without_lab!();
     skip_without_programs!("ssh", "ssh-keygen", "git");
-    if !Path::new("/usr/sbin/sshd").exists() {
+    if !Path::new(SSHD).exists() {
         multiway_netlab::say_skipped("sshd is not installed");
         return Ok(());
     }
     let bond = BondWorld::joined()?;
     let world = &bond.world;
-    let _sshd = start_sshd(world)?;
+    let server = world.network.server("origin");
+    let address = (server.public_address(), SSH_PORT).into();
+    let sshd = Sshd::start(world.network.lab(), server.host(), address, ROOT, false)?;
+    let ssh = || {
+        let mut ssh = world.intercepted("ssh");
+        ssh.args(sshd.options()).arg("root@files.example");
+        ssh
+    };
 
-    let client = String::from_utf8(output(ssh(world).arg("echo $SSH_CONNECTION"))?)?;
+    let client = String::from_utf8(output(ssh().arg("echo $SSH_CONNECTION"))?)?;
     let client = client.split(' ').next().unwrap_or_default().parse()?;
     ensure!(bond.relay.is(client), "{client} came past the relay");
 
     let data = content_of(1, "ssh", 1_500_000);
     fs::write(world.path("data"), &data)?;
-    let mut cat = ssh(world);
+    let mut cat = ssh();
     cat.arg("cat; echo end >&2; exit 7").stdin(fs::File::open(world.path("data"))?);
     let cat = cat.output()?;
     ensure!(cat.status.code() == Some(7), "{cat:?}");
@@ -242,7 +200,9 @@ fn ssh_runs_a_command_with_data_both_ways_and_git_clones_by_it() -> Result<()> {
     output(world.command("sh").args(["-ec", script]))?;
     let url = format!("ssh://root@files.example:{SSH_PORT}{}", world.path("source").display());
     let mut clone = world.intercepted("git");
-    clone.args(["clone", "-q", &url, "copy"]).env("GIT_SSH_COMMAND", format!("ssh {SSH_OPTIONS}"));
+    clone
+        .args(["clone", "-q", &url, "copy"])
+        .env("GIT_SSH_COMMAND", format!("ssh {}", sshd.options().join(" ")));
     output(&mut clone)?;
     same(&world.read("copy/data")?, &data)?;
     output(world.command("git").args(["-C", "copy", "fsck", "--strict"])).map(drop)

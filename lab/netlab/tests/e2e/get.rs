@@ -1,6 +1,5 @@
 //! `multiway get`, without a daemon.
 
-use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::Duration;
 
@@ -8,11 +7,11 @@ use anyhow::{Context, Result, ensure};
 use multiway_api::GetSummary;
 use multiway_linksim::{Scenario, ServerSpec};
 use multiway_netlab::hostile::{HostileOrigin, HostileSpec, Misdeed};
-use multiway_netlab::{NetworkOptions, NginxSpec, skip_without_lab};
+use multiway_netlab::{NginxSpec, skip_without_lab};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::{World, output, run, same, skip_without_programs, wait_until, wifi_and_lte};
+use crate::support::{World, output, run, same, skip_without_programs, tls, wait_until, wifi_and_lte};
 
 const FILE: &str = "4MB.bin";
 
@@ -104,14 +103,6 @@ fn an_ipv6_address_and_a_percent_encoded_name_are_understood() -> Result<()> {
     summary(&world, &[&format!("http://[{server}]/a%20b+%C3%BC%25.bin?x=1&y=%2F")])?;
     same(&world.read("a b+ü%.bin")?, &world.content(FILE))?;
     world.each_path_carried(800_000)
-}
-
-fn tls(directory: &Path) -> Result<NetworkOptions> {
-    let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
-    let made = rcgen::generate_simple_self_signed(vec!["files.example".to_owned()])?;
-    std::fs::write(&certificate, made.cert.pem())?;
-    std::fs::write(&key, made.signing_key.serialize_pem())?;
-    Ok(NetworkOptions { tls: Some((certificate, key)), ..NetworkOptions::default() })
 }
 
 #[test]

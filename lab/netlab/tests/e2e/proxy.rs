@@ -1,15 +1,14 @@
 //! The proxies' forms, and HTTP's: what passes, passes byte for byte.
 
 use std::net::{Shutdown, SocketAddr};
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use multiway_core::paths::PathKind;
 use multiway_linksim::{LinkSpec, Scenario, ServerSpec, mbit};
-use multiway_netlab::{Direction, NetworkOptions, skip_without_lab};
+use multiway_netlab::{Direction, skip_without_lab};
 
-use crate::support::{FAST, World, output, run, same, skip_without_programs, wait_until, wifi_and_lte};
+use crate::support::{FAST, World, output, run, same, skip_without_programs, tls, wait_until, wifi_and_lte};
 use crate::wire::{ORIGIN_PORT, Wire, WireOrigin, header, origin_body, status};
 
 const FILE: &str = "4MB.bin";
@@ -94,14 +93,6 @@ fn every_form_of_proxy_brings_the_file_over_both_paths() -> Result<()> {
     )?;
     brought("http_proxy", &output(world.command("wget").args(["-qO-", url]).env("http_proxy", &http))?)?;
     Ok(())
-}
-
-fn tls(directory: &Path) -> Result<NetworkOptions> {
-    let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
-    let made = rcgen::generate_simple_self_signed(vec!["files.example".to_owned()])?;
-    std::fs::write(&certificate, made.cert.pem())?;
-    std::fs::write(&key, made.signing_key.serialize_pem())?;
-    Ok(NetworkOptions { tls: Some((certificate, key)), ..NetworkOptions::default() })
 }
 
 #[test]

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use multiway_api::{ListenerKind, Status};
 use multiway_core::paths::PathKind;
 use multiway_linksim::{LinkSpec, Scenario, ServerSpec, mbit};
-use multiway_netlab::{Direction, Network, NetworkOptions, Process, content};
+use multiway_netlab::{Direction, Network, NetworkOptions, Process, content, self_signed};
 use tempfile::TempDir;
 
 /// Bound on everything that is waited for; a loaded machine takes a fraction of it.
@@ -68,6 +68,11 @@ pub(crate) fn wifi_and_lte(origin: ServerSpec) -> Scenario {
         .path("wlan0", PathKind::Wifi, LinkSpec::symmetric(mbit(30), Duration::from_millis(20)))
         .path("wwan0", PathKind::Cellular, LinkSpec::symmetric(mbit(20), Duration::from_millis(40)))
         .server(origin.known_as("files.example"))
+}
+
+/// Servers speak HTTPS as `files.example`, with the authority `certificate.pem` in the test's directory.
+pub(crate) fn tls(directory: &Path) -> Result<NetworkOptions> {
+    Ok(NetworkOptions { tls: Some(self_signed(directory, &["files.example"])?), ..NetworkOptions::default() })
 }
 
 /// A network with a device on which programs are started, and perhaps a daemon.
