@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::unistd::{Uid, setfsuid};
 
 use crate::keeper::Keeper;
 use crate::netns::Namespaces;
@@ -52,6 +53,15 @@ impl Host {
                 Ok(result) => result,
                 Err(panic) => std::panic::resume_unwind(panic),
             }
+        })
+    }
+
+    /// The same in the name of a user, by its id: the sockets and files that `work` opens are that user's.
+    pub fn run_as<R: Send>(&self, user: u32, work: impl FnOnce() -> R + Send) -> R {
+        self.run(|| {
+            // Of this thread alone, which is about to end.
+            setfsuid(Uid::from_raw(user));
+            work()
         })
     }
 

@@ -80,6 +80,10 @@ impl Daemon {
         let process = host.start(command)?;
         let mut daemon = Self { process, host: host.clone(), binary: spec.binary.to_owned(), control, log };
         daemon.wait_until_ready(spec.paths, spec.bond.is_some())?;
+        let interception = daemon.status()?.interception;
+        if spec.intercept_user.is_some() && !interception.active {
+            bail!("multiway up cannot intercept: {}", interception.reason.unwrap_or_default());
+        }
         Ok(daemon)
     }
 

@@ -2,6 +2,8 @@
 //! download by others, with the same cut.
 
 mod bond;
+mod live;
+mod programs;
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -16,6 +18,7 @@ use comfy_table::{CellAlignment, Table};
 use multiway_api::{FlowStatus, Treatment};
 use multiway_core::paths::PathKind;
 use multiway_linksim::{Change, LinkSpec, Scenario, ServerSpec, mbit};
+use multiway_netlab::NetworkOptions;
 
 use crate::daemon::Daemon;
 use crate::measure::{Bench, Target, curl_of_a_plain_user, received};
@@ -45,8 +48,8 @@ pub(crate) struct Options {
 /// Another demonstration.
 #[derive(Debug, clap::Subcommand)]
 enum Other {
-    /// Questions and answers, a radio and a download through a relay, while the Wi-Fi goes lossy, silent,
-    /// away and back
+    /// Keys typed into ssh, a web radio and an HTTPS download through a relay, while the Wi-Fi goes lossy,
+    /// silent, away and back
     Bond(bond::Options),
 }
 
@@ -138,7 +141,7 @@ pub(crate) fn run(binary: &Path, options: &Options) -> Result<()> {
 
 /// The intercepted download, with its progress on the terminal.
 fn live(bench: &Bench<'_>, cell: &Cell) -> Result<Measurement> {
-    let network = bench.network(cell, 1, false)?;
+    let network = bench.network(cell, 1, &NetworkOptions::default())?;
     let target = Target { network: &network, bytes: cell.bytes, events: &cell.wifi_events };
     let daemon: Daemon = bench.daemon(&target, Preference::Fast, Some(crate::measure::PLAIN_USER))?;
     let before = received(&network);

@@ -20,6 +20,9 @@ use crate::report::{Measurement, Outcome};
 /// Whose connections are intercepted: someone without any right.
 pub(crate) const PLAIN_USER: &str = "nobody";
 
+/// The same by its id, as Debian has it.
+pub(crate) const PLAIN_USER_ID: u32 = 65534;
+
 /// Runs a program that is killed when its parent ends. A lab's programs are; their own children are not, nor
 /// is who changed to another user (prctl(2), PR_SET_PDEATHSIG).
 pub(crate) const DIE_WITH_PARENT: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
@@ -78,10 +81,10 @@ impl Bench<'_> {
     }
 
     /// Builds the cell's network with the object on its server.
-    pub(crate) fn network(&self, cell: &Cell, run: u32, mptcp: bool) -> Result<Network> {
+    pub(crate) fn network(&self, cell: &Cell, run: u32, options: &NetworkOptions) -> Result<Network> {
         // Every method meets the same losses in the same run, and others in the next.
         let scenario = Scenario { seed: u64::from(run), ..cell.scenario.clone() };
-        let network = Network::build_with(&scenario, &NetworkOptions { mptcp, ..NetworkOptions::default() })?;
+        let network = Network::build_with(&scenario, options)?;
         let nginx = network.server("origin").nginx().context("the server has a file")?;
         self.objects.serve(cell.bytes, &nginx.root())?;
         Ok(network)
@@ -95,7 +98,8 @@ impl Bench<'_> {
         run: u32,
         path_bytes: &mut BTreeMap<String, u64>,
     ) -> Result<Transfer> {
-        let network = self.network(cell, run, method.is_mptcp())?;
+        let options = NetworkOptions { mptcp: method.is_mptcp(), ..NetworkOptions::default() };
+        let network = self.network(cell, run, &options)?;
         if method.is_mptcp_backup() {
             make_backup(&network, LTE)?;
         }
@@ -352,7 +356,7 @@ impl Target<'_> {
         self.network.lab().directory().join(OUTPUT)
     }
 
-    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = self.network.device().command(program);
         // The machine's own proxy, if it has one, is none of the lab's.
         for variable in ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
@@ -383,16 +387,29 @@ impl Target<'_> {
 
 /// curl as someone whose connections are intercepted and who knows nothing of it.
 pub(crate) fn curl_of_a_plain_user(target: &Target<'_>) -> Result<Command> {
+    let output = output_of_a_plain_user(target)?;
+    let mut curl = of_a_plain_user(target);
+    curl.args(["curl", "-s", "-f", "-o"]).arg(output).arg(target.url());
+    Ok(curl)
+}
+
+/// What runs a program, which is to follow, as someone whose connections are intercepted.
+pub(crate) fn of_a_plain_user(target: &Target<'_>) -> Command {
+    let [program, arguments @ ..] = DIE_WITH_PARENT;
+    let mut command = target.command(program);
+    command.args(arguments).args(AS_PLAIN_USER);
+    command
+}
+
+/// The target's output, for such a program. Its directory is root's: the file is made beforehand, so that
+/// anyone may write it.
+pub(crate) fn output_of_a_plain_user(target: &Target<'_>) -> Result<PathBuf> {
     let output = target.output();
-    // The directory is root's; the file is made beforehand so that anyone may write it.
     std::fs::write(&output, b"")?;
     let everyone = std::os::unix::fs::PermissionsExt::from_mode;
     std::fs::set_permissions(&output, everyone(0o666))?;
     std::fs::set_permissions(target.network.lab().directory(), everyone(0o755))?;
-    let [program, arguments @ ..] = DIE_WITH_PARENT;
-    let mut curl = target.command(program);
-    curl.args(arguments).args(AS_PLAIN_USER).args(["curl", "-s", "-f", "-o"]).arg(output).arg(target.url());
-    Ok(curl)
+    Ok(output)
 }
 
 /// Makes kernel MPTCP use an interface only while others fail.

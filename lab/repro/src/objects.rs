@@ -38,6 +38,11 @@ impl Objects {
         self.directory.path().join(format!("{bytes}.bin"))
     }
 
+    /// Where they are; other files may go there too.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     /// Lets a server serve the object of this size as `object.bin`.
     pub(crate) fn serve(&self, bytes: u64, root: &Path) -> Result<()> {
         let link = root.join("object.bin");

@@ -107,3 +107,14 @@ fn an_interrupted_bench_leaves_nothing() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn an_interrupted_demonstration_leaves_nothing() -> Result<()> {
+    skip_without_lab!();
+    let temporary = TempDir::new()?;
+    let arguments = ["--multiway", "/bin/true", "demo", "bond", "--method", "tcp"];
+    for signal in ["INT", "TERM"] {
+        leaves_nothing(temporary.path(), &arguments, &["nginx", "sshd", "ssh", "curl"], signal)?;
+    }
+    Ok(())
+}
