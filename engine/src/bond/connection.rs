@@ -295,7 +295,7 @@ impl Write for Socket<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::net::Ipv4Addr;
 
     use rcgen::PublicKeyData;
@@ -315,6 +315,7 @@ mod tests {
         tls::relay(vec![identity.cert.der().clone()], key.into()).expect("its own certificate")
     }
 
+    /// Both ends of a new connection that do not know each other yet.
     async fn connect(device: &Arc<ClientConfig>, relay: &Arc<ServerConfig>) -> (TlsStream, TlsStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("loopback");
         let address = listener.local_addr().expect("it is bound");
@@ -326,6 +327,17 @@ mod tests {
             TlsStream::connect(Arc::clone(device), name, connection).expect("a device's end"),
             TlsStream::accept(Arc::clone(relay), accepted).expect("a relay's end"),
         )
+    }
+
+    /// Device's and relay's end of a connection, behind the handshake.
+    pub(in crate::bond) async fn connected() -> (TlsStream, TlsStream) {
+        let identity = rcgen::generate_simple_self_signed(vec!["relay".to_owned()]).expect("made");
+        let device = tls::device(Pin::of(&identity.signing_key.subject_public_key_info())).expect("a device");
+        let (mut here, mut there) = connect(&device, &start_relay(&identity)).await;
+        let ours = async { here.handshake().await.and_then(|()| here.flush()) };
+        let (ours, theirs) = tokio::join!(ours, there.handshake());
+        assert!(ours.and_then(|_| theirs).is_ok());
+        (here, there)
     }
 
     async fn read(stream: &mut TlsStream, length: usize) -> io::Result<Vec<u8>> {

@@ -39,6 +39,12 @@ const UNSENT_MOST: u64 = 256 * 1024;
 const MOST_AT_ONCE: usize = 64 * 1024;
 const UNSENT_SHARE: usize = 4;
 
+/// A TLS record can be read when all of it is there, so each is a fraction of the congestion window, at least
+/// [`FIRST_RECORD`]. One of 16 KiB would not fit into the ten segments that TCP begins with (RFC 6928): the
+/// first byte of a long answer would come a round trip late.
+const RECORDS_PER_WINDOW: u64 = 4;
+const FIRST_RECORD: usize = 10 * 1400 / RECORDS_PER_WINDOW as usize;
+
 /// Nothing is asked of the session for less room than a small frame needs.
 const LEAST_ROOM: usize = 256;
 
@@ -65,6 +71,8 @@ pub(crate) struct Subflow {
     sample_at: Option<Instant>,
     /// Bytes that are encrypted before the socket is given them.
     at_once: usize,
+    /// Most bytes of a TLS record.
+    record: usize,
     moved: usize,
     sampled_moved: usize,
     /// Nothing is sent before the session was asked for what fits into the first flight.
@@ -129,6 +137,7 @@ impl Subflow {
             rest,
             sample_at,
             at_once: MAX_DATA_FRAME,
+            record: FIRST_RECORD,
             moved: 0,
             sampled_moved: 0,
             gathers: false,
@@ -176,7 +185,11 @@ impl Subflow {
                 return Ok(end);
             }
             if self.moved != before {
-                self.sample_at.get_or_insert_with(|| Instant::now() + SAMPLING);
+                if self.sample_at.is_none() {
+                    // TCP begins anew after a pause (RFC 5681 section 4.1).
+                    self.record = FIRST_RECORD;
+                    self.sample_at = Some(Instant::now() + SAMPLING);
+                }
                 turn += self.moved - before;
                 if turn >= TURN_BYTES {
                     turn = 0;
@@ -218,7 +231,7 @@ impl Subflow {
             if sent >= TURN_BYTES {
                 return Ok(if self.flush()? { Sent::TurnOver } else { Sent::SocketFull });
             }
-            let room = self.tls.room(MAX_DATA_FRAME);
+            let room = self.tls.room(self.record);
             let next = match room {
                 0..LEAST_ROOM => Next::Wait,
                 _ => self.shared.next(self.id, room),
@@ -317,6 +330,7 @@ impl Subflow {
         let unsent = unsent_bytes(&sample);
         limit_unsent(&***self.tls.transport(), unsent)?;
         self.at_once = (unsent as usize / UNSENT_SHARE).clamp(MAX_DATA_FRAME, MOST_AT_ONCE);
+        self.record = record_bytes(&sample);
         self.shared.sampled(self.id, &sample);
         let is_active = self.moved != self.sampled_moved || sample.unacked > 0 || sample.unsent > 0;
         self.sampled_moved = self.moved;
@@ -376,8 +390,15 @@ fn subflow_sample(sample: &TcpSample) -> SubflowSample {
         segments_lost: sample.segments_lost,
         segments_sent: sample.segments_sent,
         segments_retransmitted: sample.segments_retransmitted,
+        duplicates_reported: sample.duplicates_reported,
+        segments_out_of_order: sample.segments_out_of_order,
         delivery_rate: sample.delivery_rate,
     }
+}
+
+fn record_bytes(sample: &SubflowSample) -> usize {
+    let share = usize::try_from(sample.congestion_window / RECORDS_PER_WINDOW).unwrap_or(usize::MAX);
+    share.clamp(FIRST_RECORD, MAX_DATA_FRAME)
 }
 
 /// How many bytes may wait unsent: enough to bridge the time until the task is woken, and no more, for
@@ -389,4 +410,62 @@ fn unsent_bytes(sample: &SubflowSample) -> u32 {
     };
     let rate = sample.delivery_rate.max(by_window);
     u32::try_from(rate.bytes_in(UNSENT_TIME).clamp(UNSENT_LEAST, UNSENT_MOST)).expect("bounded above")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use multiway_core::bond::scheduler::SchedulerKind;
+    use multiway_core::bond::wire::{Destination, Host, OpenResult};
+    use multiway_core::bond::{Role, Session, SessionConfig, StreamClass, StreamId};
+    use multiway_core::paths::PathId;
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+    use crate::bond::connection::Transport;
+    use crate::bond::connection::tests::connected;
+
+    /// Header, type and tag of a TLS record (RFC 8446 section 5.2).
+    const RECORD_HEAD: usize = 5;
+    const RECORD_REST: usize = 1 + 16;
+
+    /// What a session takes before anything is sent.
+    const ANSWER: usize = 64 << 10;
+
+    #[tokio::test]
+    async fn an_answer_begins_in_records_that_the_first_flight_can_hold() {
+        let (device, relay) = connected().await;
+        let session = Session::new(Role::Relay, SessionConfig::default(), now());
+        let (shared, _signals) = SharedSession::new(session);
+        let (id, stream) = (SubflowId(0), StreamId(0));
+        let wake = shared.attach(id, PathId(0), false, relay.transport());
+        let open = Frame::Open {
+            stream,
+            class: StreamClass::Auto,
+            scheduler: SchedulerKind::MinRtt,
+            destination: Destination { host: Host::Address(Ipv4Addr::LOCALHOST.into()), port: 80 },
+        };
+        shared.received(id, vec![open.to_bytes()]).expect("a relay takes it");
+        let answer = shared.stream(stream);
+        answer.accept(OpenResult::Connected);
+        answer.send(Bytes::from(vec![7; ANSWER])).await.expect("there is room");
+        let task = tokio::spawn(Subflow::relay(shared, id, relay, wake, Bytes::new()).run());
+
+        let mut socket = Arc::clone(device.transport());
+        drop(device);
+        let Some(Transport::Accepted(socket)) = Arc::get_mut(&mut socket) else {
+            panic!("nobody else has it")
+        };
+        let mut seen = 0;
+        while seen < ANSWER {
+            let mut head = [0; RECORD_HEAD];
+            socket.read_exact(&mut head).await.expect("a record");
+            let length = usize::from(u16::from_be_bytes([head[3], head[4]]));
+            assert!(length <= FIRST_RECORD + RECORD_REST, "{length} bytes behind {seen}");
+            socket.read_exact(&mut vec![0; length]).await.expect("all of it");
+            seen += length;
+        }
+        task.abort();
+    }
 }
