@@ -336,7 +336,7 @@ pub(super) mod tests {
         let (mut here, mut there) = connect(&device, &start_relay(&identity)).await;
         let ours = async { here.handshake().await.and_then(|()| here.flush()) };
         let (ours, theirs) = tokio::join!(ours, there.handshake());
-        assert!(ours.and_then(|_| theirs).is_ok());
+        assert!(ours.and(theirs).is_ok());
         (here, there)
     }
 
