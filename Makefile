@@ -3,7 +3,7 @@
 
 help:
 	@echo "make demo       two emulated networks, a real server, one download over both"
-	@echo "make demo-bond  questions, a radio and a download through a relay while one network fails"
+	@echo "make demo-bond  ssh, a web radio and an HTTPS download through a relay while one network fails"
 	@echo "make test       everything that continuous integration checks"
 	@echo "make lint       formatting, clippy, dependencies (part of test)"
 	@echo "make bench      Multiway beside curl, aria2 and kernel MPTCP; QUICK=1 for a short one"

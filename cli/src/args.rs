@@ -34,7 +34,7 @@ pub(crate) enum Command {
     /// Show on emulated networks what happens when one fails; needs root, and the lab's multiway-repro beside
     /// this program
     Demo {
-        /// `bond` shows a relay; `--help` behind it shows its options
+        /// `bond` shows ssh, a radio and a download through a relay; `--help` behind it shows its options
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
         arguments: Vec<OsString>,
     },

@@ -50,11 +50,6 @@ pub(crate) struct Seen {
 impl Fetch {
     /// Reads all of it within a limit. Must run on the host that fetches.
     pub(crate) fn read(&self, limit: Duration) -> Result<Seen> {
-        self.read_counting(limit, &AtomicU64::new(0))
-    }
-
-    /// The same; `arrived` tells others how many bytes there are at any time.
-    pub(crate) fn read_counting(&self, limit: Duration, arrived: &AtomicU64) -> Result<Seen> {
         let start = Instant::now();
         let deadline = start + limit;
         let mut hasher = Hasher::default();
@@ -69,7 +64,6 @@ impl Fetch {
             }
             last = Some(now);
             bytes += piece.len() as u64;
-            arrived.store(bytes, Ordering::Relaxed);
             hasher.write_all(piece)
         })?;
         Ok(Seen { bytes, digest: hasher.finish(), first_byte, total: start.elapsed(), longest_stall })
