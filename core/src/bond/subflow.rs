@@ -47,6 +47,10 @@ pub struct SubflowSample {
     pub segments_sent: u64,
     /// Segments retransmitted.
     pub segments_retransmitted: u64,
+    /// Segments that the far end reported to have received twice (RFC 2883).
+    pub duplicates_reported: u64,
+    /// Segments received behind a gap: one before them was lost or overtaken.
+    pub segments_out_of_order: u64,
     /// The kernel's estimate of the rate that the path delivers; zero when nothing was sent.
     pub delivery_rate: Rate,
 }

@@ -32,6 +32,8 @@ pub struct TcpSample {
     /// Segments that the peer reported to have received twice (RFC 2883), so that a retransmission
     /// was needless.
     pub duplicates_reported: u64,
+    /// Segments received behind a gap: one before them was lost or overtaken.
+    pub segments_out_of_order: u64,
     /// Times the network was seen to reorder segments.
     pub reorderings: u64,
     /// Congestion window in segments.

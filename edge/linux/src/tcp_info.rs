@@ -36,6 +36,7 @@ mod offset {
     pub(super) const BYTES_RETRANS: usize = 208;
     pub(super) const DSACK_DUPS: usize = 216;
     pub(super) const REORD_SEEN: usize = 220;
+    pub(super) const RCV_OOOPACK: usize = 224;
     /// Room for all fields of Linux 6.18 and some more.
     pub(super) const BUFFER: usize = 512;
 }
@@ -118,6 +119,7 @@ fn decode(info: &[u8], at: Timestamp) -> TcpSample {
         segments_unacked: count(offset::UNACKED),
         segments_received: count(offset::SEGS_IN),
         duplicates_reported: count(offset::DSACK_DUPS),
+        segments_out_of_order: count(offset::RCV_OOOPACK),
         reorderings: count(offset::REORD_SEEN),
         congestion_window: count(offset::SND_CWND),
         segment_size: count(offset::SND_MSS),

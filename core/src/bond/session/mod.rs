@@ -8,6 +8,7 @@
 //! - `plan`: which paths a device uses.
 //! - `aggregate`: which ones transfers get beside the first.
 //! - `probe`: what is asked of paths.
+//! - `proof`: whether one that failed is good again.
 //! - `flow`: counts over all streams.
 
 mod aggregate;
@@ -18,6 +19,7 @@ mod lease;
 mod path_use;
 mod plan;
 mod probe;
+mod proof;
 mod recovery;
 mod status;
 #[cfg(test)]
@@ -254,9 +256,11 @@ impl Session {
     }
 
     /// The kernel's view of a subflow; a few times per round trip while it is busy.
-    pub fn handle_sample(&mut self, id: SubflowId, sample: &SubflowSample, _now: Timestamp) {
+    pub fn handle_sample(&mut self, id: SubflowId, sample: &SubflowSample, now: Timestamp) {
         if let Some(subflow) = self.by_id.get(&id).and_then(|slot| self.slots[*slot].as_mut()) {
-            subflow.sample = *sample;
+            let before = std::mem::replace(&mut subflow.sample, *sample);
+            let path = subflow.path;
+            self.weigh(id, path, &before, now);
         }
     }
 

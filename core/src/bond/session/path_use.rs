@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::proof::Proof;
 use crate::bond::action::Suspicion;
 use crate::bond::backoff::Chance;
 use crate::bond::subflow::{SubflowId, UNKNOWN_RTT};
@@ -42,7 +43,9 @@ pub(super) struct Entry {
     /// When it was last suspected, and how long it stays so at least.
     pub(super) suspected_at: Option<Timestamp>,
     pub(super) hold: Duration,
-    pub(super) good_probes: u32,
+    /// Times that it failed again soon after it was good again.
+    pub(super) relapses: u32,
+    pub(super) proof: Proof,
     pub(super) probe_at: Timestamp,
     pub(super) pings: VecDeque<(u64, Timestamp)>,
     /// Streams found every subflow taken.
@@ -71,7 +74,8 @@ impl Entry {
             retry_at: now,
             suspected_at: None,
             hold: LEAST_HOLD,
-            good_probes: 0,
+            relapses: 0,
+            proof: Proof::default(),
             probe_at: now,
             pings: VecDeque::new(),
             is_crowded: false,

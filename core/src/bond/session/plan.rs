@@ -2,14 +2,15 @@
 //!
 //! A path is *good* until a detector suspects it, its last subflow is lost, or a subflow cannot be
 //! opened in time. The most preferred good path is *active*; with [`Policy::Handover`] no other one
-//! has subflows. A suspect path is asked by PINGs whether it works, and is good again after several
-//! answers in a row, sooner the first time than after a relapse.
+//! has subflows. A suspect path is asked by PINGs whether it works, and is good again when the answers have
+//! proved it ([`Proof`]), sooner the first time than after a relapse.
 
 use std::time::Duration;
 
 use super::Session;
 use super::path_use::{Entry, Health, LEAST_HOLD, Moving};
 use super::probe::UNPROVEN;
+use super::proof::Proof;
 use crate::bond::action::{Action, CloseReason, Event, OpenReason, Suspicion};
 use crate::bond::backoff::{self, Chance};
 use crate::bond::config::{Policy, Role};
@@ -21,7 +22,7 @@ use crate::units::Timestamp;
 
 /// A path stays suspect for [`LEAST_HOLD`] at least; each relapse within [`RELAPSE`] doubles that, up to this.
 const MOST_HOLD: Duration = Duration::from_secs(30);
-const RELAPSE: Duration = Duration::from_secs(60);
+pub(super) const RELAPSE: Duration = Duration::from_secs(60);
 
 /// A new path beside one that works proves itself for so long.
 const NEWCOMER_HOLD: Duration = Duration::from_millis(500);
@@ -102,9 +103,10 @@ impl Session {
         let Some(entry) = self.plan.entry(path).filter(|entry| entry.is_good()) else { return };
         let is_relapse = entry.suspected_at.is_some_and(|at| now - at < RELAPSE + entry.hold);
         entry.hold = if is_relapse { (entry.hold * 2).min(MOST_HOLD) } else { LEAST_HOLD };
+        entry.relapses = if is_relapse { entry.relapses.saturating_add(1) } else { 0 };
         entry.health = Health::Suspect { since: now, suspicion };
         entry.suspected_at = Some(now);
-        entry.good_probes = 0;
+        entry.proof = Proof::default();
         entry.probe_at = now;
         entry.pings.clear();
         self.events.push_back(Event::PathSuspected { path, suspicion });
@@ -183,7 +185,6 @@ impl Session {
             return;
         }
         if others_work {
-            entry.good_probes += 1;
             entry.probe_at = now;
         } else {
             // Nothing else works, so there is nothing to be careful for.
@@ -435,6 +436,7 @@ impl Session {
         if reason == OpenReason::Probe {
             entry.retry_at = now + backoff::wait(entry.failures.saturating_add(PROBE_FAILURES), chance);
             entry.pings.clear();
+            entry.proof = Proof::default();
         }
         let patience = entry.patience();
         self.plan.wake(now + patience);

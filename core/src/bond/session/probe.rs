@@ -5,26 +5,22 @@ use std::time::Duration;
 
 use super::Session;
 use super::path_use::Health;
+use super::plan::RELAPSE;
+use super::proof::Proof;
 use crate::bond::action::{Suspicion, Violation};
-use crate::bond::subflow::UNKNOWN_RTT;
+use crate::bond::config::Policy;
+use crate::bond::subflow::{SubflowId, SubflowSample};
 use crate::bond::wire::Frame;
 use crate::paths::PathId;
 use crate::units::Timestamp;
 
-/// PINGs answered in a row that make a path good again.
-const GOOD_PROBES: u32 = 4;
+/// Time between PINGs to a suspect path: less than the kernel's least retransmission timeout of 200 ms, so that
+/// behind an answer that is lost another one shows the gap.
+const PROBE_PERIOD: Duration = Duration::from_millis(100);
 
-/// Time between PINGs to a suspect path.
-const PROBE_PERIOD: Duration = Duration::from_millis(200);
-
-/// When a path is good again, a subflow that brought nothing for so long is not known to be: the time in which
-/// the one that was asked gave its answers.
-pub(super) const UNPROVEN: Duration =
-    Duration::from_millis(PROBE_PERIOD.as_millis() as u64 * GOOD_PROBES as u64);
-
-/// An answer that takes longer than twice the round trip and this much was sent again on the way:
-/// less than the kernel's least retransmission timeout of 200 ms.
-const PROBE_NOISE: Duration = Duration::from_millis(80);
+/// When a path is good again, a subflow that brought nothing for so long is not known to be: the one that was
+/// asked gave several answers meanwhile.
+pub(super) const UNPROVEN: Duration = Duration::from_millis(PROBE_PERIOD.as_millis() as u64 * 8);
 
 /// A PING without an answer for so long is given up, and a new subflow is tried in place of the old
 /// one, whose kernel retransmits less and less often.
@@ -57,36 +53,55 @@ impl Session {
         if value >= self.next_ping {
             return Err(Violation::PingAbuse);
         }
-        let Some((path, srtt)) = self.subflow(slot).map(|subflow| (subflow.path, subflow.srtt())) else {
+        let Some((id, path, sample)) = self.subflow(slot).map(|it| (it.id, it.path, it.sample)) else {
             return Ok(());
         };
+        let is_asked = self.newest_on(path) == Some(id);
         let Some(entry) = self.plan.entry(path) else { return Ok(()) };
         let Some(at) = entry.pings.iter().position(|(sent, _)| *sent == value) else { return Ok(()) };
-        let (_, sent_at) = entry.pings[at];
+        let (_, asked) = entry.pings[at];
         entry.pings.drain(..=at);
-        let usual = entry.offer.estimate.rtt.unwrap_or(srtt).min(srtt.max(UNKNOWN_RTT));
-        if now - sent_at <= usual * 2 + PROBE_NOISE {
-            entry.good_probes += 1;
-        } else {
-            entry.good_probes = 0;
-        }
-        if let Health::Suspect { since, .. } = entry.health
-            && entry.good_probes >= GOOD_PROBES
-            && now - since >= entry.hold
-        {
-            self.restore_path(path, now);
-            self.plan_paths(now);
+        if is_asked && !entry.is_good() {
+            entry.proof.handle_answer(asked, &sample, now);
         }
         Ok(())
     }
 
+    /// Takes in what the kernel saw of a subflow since `before`, and whether its path is good again.
+    pub(super) fn weigh(&mut self, id: SubflowId, path: PathId, before: &SubflowSample, now: Timestamp) {
+        if self.newest_on(path) != Some(id) {
+            return;
+        }
+        let Some(sample) = self.by_id.get(&id).and_then(|slot| self.subflow(*slot)).map(|it| it.sample)
+        else {
+            return;
+        };
+        let is_alone = !self.plan.paths.iter().any(|entry| entry.offer.path != path && entry.is_good());
+        let is_careful = self.config.policy == Policy::Handover && !is_alone;
+        let Some(entry) = self.plan.entry(path) else { return };
+        let Health::Suspect { since, .. } = entry.health else { return };
+        entry.proof.handle_sample(before, &sample, now);
+        // A relapse is forgotten by a path that has been away for long enough.
+        let relapses = if now - since < RELAPSE { entry.relapses } else { 0 };
+        let needed = if is_careful { Proof::needed(relapses) } else { Proof::needed_for_nothing() };
+        if entry.proof.is_worth(needed) && now - since >= entry.hold {
+            self.restore_path(path, now);
+            self.plan_paths(now);
+        }
+    }
+
+    /// The subflow of a path that is asked: the newest, which is the likeliest to live.
+    fn newest_on(&self, path: PathId) -> Option<SubflowId> {
+        let on_path = self.slots.iter().flatten().filter(|subflow| subflow.path == path);
+        on_path.map(|subflow| subflow.id).max()
+    }
+
     fn ping(&mut self, path: PathId, now: Timestamp) {
-        // The newest, which is the likeliest to live.
-        let newest = self.slots.iter_mut().flatten().filter(|subflow| subflow.path == path);
-        let Some(subflow) = newest.max_by_key(|subflow| subflow.id) else { return };
+        let Some(slot) = self.newest_on(path).and_then(|id| self.by_id.get(&id).copied()) else { return };
         let value = self.next_ping;
-        self.next_ping += 1;
+        let Some(subflow) = self.subflow_mut(slot) else { return };
         subflow.control.push_back(Frame::Ping(value));
+        self.next_ping += 1;
         if let Some(entry) = self.plan.entry(path) {
             entry.pings.push_back((value, now));
             if entry.pings.len() > MOST_PINGS {

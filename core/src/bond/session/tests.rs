@@ -122,6 +122,9 @@ impl Pair {
                     to.handle_received(id, bytes, self.now).expect("honest ends keep to the protocol");
                 }
             }
+            for (id, _) in self.up.clone() {
+                self.device.handle_sample(id, &SubflowSample::default(), self.now);
+            }
             self.device.handle_timeout(self.now);
             self.relay.handle_timeout(self.now);
         }

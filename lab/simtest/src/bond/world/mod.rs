@@ -251,7 +251,11 @@ impl World {
                 .connections
                 .iter()
                 .filter_map(|connection| {
-                    let end = connection.ends[DEVICE].as_ref().filter(|end| end.is_attached)?;
+                    let end = connection.ends[DEVICE].as_ref()?;
+                    // As the engine does it.
+                    if !end.is_attached || end.is_closing {
+                        return None;
+                    }
                     let sample = end.tcp.tcp_sample(self.now);
                     Some((connection.id, self.paths[connection.path].id, sample))
                 })
