@@ -294,6 +294,10 @@ impl Relay {
                 stream.write(&Frame::HelloOk(self.welcome()).to_bytes())?;
                 let path = PathId(hello.path);
                 let wake = shared.attach(hello.subflow, path, hello.backup, stream.transport());
+                if self.sessions().is_draining {
+                    // Those that were there were told already, perhaps over networks that are gone.
+                    stream.write(&Frame::Drain.to_bytes())?;
+                }
                 self.metrics.subflows_begun.add(1);
                 Ok(Some(Subflow::relay(shared, hello.subflow, stream, wake, reader.into_rest())))
             }

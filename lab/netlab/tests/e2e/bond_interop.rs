@@ -1,8 +1,10 @@
 //! A second implementation of docs/protocol.md, in Python and written from the document alone, against a real relay.
 
 use std::fs;
+use std::io::Read;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use multiway_netlab::{Direction, skip_without_lab};
@@ -16,6 +18,12 @@ const EXCHANGES: [Exchange; 2] = [
     Exchange { ends: Ends::OriginFirst, up: 5_000_003, down: 5_000_011 },
 ];
 
+/// Where the relay wants joins, beside where sessions begin.
+const ADVERTISED_PORT: u16 = 8443;
+
+/// More than a busy machine needs for all cases of misbehaviour.
+const PROGRAM_PATIENCE_SECONDS: &str = "120";
+
 /// A file of the second implementation.
 fn interop(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(name)
@@ -23,7 +31,8 @@ fn interop(name: &str) -> PathBuf {
 
 /// `scenarios.py` on the device, with the relay's invite.
 fn scenario(bond: &BondWorld, name: &str) -> Result<Command> {
-    let mut command = bond.world.command("python3");
+    let mut command = bond.world.plain("timeout");
+    command.args(["-k", "1", PROGRAM_PATIENCE_SECONDS, "python3"]);
     // Beside the sources, compiled files would be left in the checkout.
     command.arg("-B").arg(interop("scenarios.py")).arg(name).arg(bond.relay.invite(&[])?);
     Ok(command)
@@ -127,4 +136,88 @@ fn what_a_subflow_loses_arrives_over_the_other_one_once() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A scenario of one stream that exchanges bytes, the device's end first.
+fn exchange_in(bond: &BondWorld, name: &str, up: u64, down: u64) -> Result<(Command, Exchange)> {
+    let exchange = Exchange { ends: Ends::DeviceFirst, up, down };
+    let sends = bond.world.path("sends");
+    fs::write(&sends, [exchange.header(), exchange.up_bytes()].concat())?;
+    let mut program = scenario(bond, name)?;
+    program.args(["files.example", &EXCHANGE_PORT.to_string()]).arg(&sends);
+    program.args(["received", "wlan0", "wwan0"]);
+    Ok((program, exchange))
+}
+
+/// Compares what it wrote, and what came at the origin.
+fn is_exchanged(bond: &BondWorld, exchange: Exchange) -> Result<()> {
+    same(&bond.world.read("received")?, &exchange.down_bytes())?;
+    origin_is_content(bond, 1)
+}
+
+#[test]
+fn bytes_that_come_again_over_another_network_are_delivered_once() -> Result<()> {
+    skip_without_lab!();
+    skip_without_programs!("python3");
+    let bond = BondWorld::build("")?;
+    let (mut program, exchange) = exchange_in(&bond, "doubled", 1_000_003, 100_003)?;
+    output(&mut program).with_context(|| bond.relay.log())?;
+    is_exchanged(&bond, exchange)
+}
+
+#[test]
+fn the_relay_sends_over_the_networks_that_the_device_says() -> Result<()> {
+    skip_without_lab!();
+    skip_without_programs!("python3");
+    let bond = BondWorld::build("")?;
+    let (mut program, exchange) = exchange_in(&bond, "standings", 1000, 10_000_019)?;
+    output(&mut program).with_context(|| bond.relay.log())?;
+    is_exchanged(&bond, exchange)
+}
+
+#[test]
+fn a_relay_that_stops_says_so_on_every_subflow_and_lets_streams_finish() -> Result<()> {
+    skip_without_lab!();
+    skip_without_programs!("python3");
+    let mut bond = BondWorld::build("drain_seconds = 60\n")?;
+    let (mut program, exchange) = exchange_in(&bond, "drained", 100_003, 200_003)?;
+    let mut program = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut said = [0; b"connected\n".len()];
+    let connected = program.stdout.as_mut().context("it is piped")?.read_exact(&mut said).map_err(Into::into);
+    let stopped = connected.and_then(|()| bond.relay.process().terminate());
+    let ended = program.wait_with_output()?;
+    ensure!(ended.status.success(), "{}\n{}", String::from_utf8_lossy(&ended.stderr), bond.relay.log());
+    ensure!(stopped?.success(), "{}", bond.relay.log());
+    is_exchanged(&bond, exchange)
+}
+
+#[test]
+fn joins_go_where_the_relay_says() -> Result<()> {
+    skip_without_lab!();
+    skip_without_programs!("python3");
+    let mut bond = BondWorld::build("")?;
+    let advertised = SocketAddr::new(bond.relay.address().ip(), ADVERTISED_PORT);
+    bond.relay.kill()?;
+    bond.relay.configure(&format!(
+        "listen = [\"{}\", \"{advertised}\"]\nadvertise = \"{advertised}\"\n",
+        bond.relay.address()
+    ))?;
+    bond.relay.run()?;
+    let mut program = scenario(&bond, "elsewhere")?;
+    program.arg(advertised.to_string()).args(["wlan0", "wwan0"]);
+    output(&mut program).map(drop).with_context(|| bond.relay.log())
+}
+
+#[test]
+fn misbehaviour_costs_what_the_document_says() -> Result<()> {
+    skip_without_lab!();
+    skip_without_programs!("python3");
+    // Each case has a session of its own, and some leave it behind.
+    let limits = "[limits]\nsessions_per_user = 1000\nhandshakes_per_second_per_address = 1000\n\
+                  streams_per_session = 64\nsession_kib = 1024\nstream_kib = 1024\n";
+    let bond = BondWorld::build(limits)?;
+    let other_invite = bond.relay.invite(&["--name", "eve"])?;
+    let mut program = scenario(&bond, "misbehave")?;
+    program.arg(other_invite).args(["files.example", &EXCHANGE_PORT.to_string(), "wlan0", "wwan0"]);
+    output(&mut program).map(drop).with_context(|| bond.relay.log())
 }

@@ -5,39 +5,24 @@ It sends no early data and makes no use of TCP Fast Open: Python's `ssl` offers 
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
 import selectors
 import time
-from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, Iterable
 
+from stream import STREAM_WINDOW, Stream, Violation
 from subflow import Invite, Subflow, parse_address
 from wire import Frame, Refused
 
 VERSION = 1
-FIRST_STREAM_WINDOW = 65536
 FIRST_SESSION_WINDOW = 262144
-STREAM_WINDOW = 4 * FIRST_STREAM_WINDOW
 SESSION_WINDOW = 4 * FIRST_SESSION_WINDOW
-MOST_PAYLOAD = 16000
-"""With its header a DATA frame still fits into one TLS record."""
-
-MOST_PIECES = 4096
-"""DATA frames outstanding of a stream, and runs behind gaps."""
-
 SILENCE = 1.0
 """Seconds without a sign of a subflow that should give one, after which it is asked."""
 
 PATIENCE = 3.0
 """Seconds for an answer to that."""
-
-
-class Violation(Exception):
-    """The relay broke a must; `code` is for CLOSE."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class SessionOver(Exception):
@@ -46,125 +31,6 @@ class SessionOver(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code:#x} {text}")
         self.code = code
-
-
-@dataclass
-class Piece:
-    """Bytes that were sent and are not acknowledged; the end takes a sequence number behind them."""
-
-    dsn: int
-    data: bytes
-    fin: bool
-    subflow: int | None
-    """Where it went last; None while it is to be sent again."""
-
-    @property
-    def end(self) -> int:
-        return self.dsn + len(self.data) + self.fin
-
-
-class Stream:
-    """One connection through the relay."""
-
-    def __init__(self, number: int, open_frame: Frame) -> None:
-        self.number = number
-        self.open_frame = open_frame
-        self.opened_on: set[int] = set()
-        """Subflows that carried OPEN."""
-        self.is_known = False
-        """Whether a frame of the relay's about it has come."""
-        self.result: str | None = None
-        self.reset_code: int | None = None
-        self.reset: Frame | None = None
-        """The RESET by which this end gave the stream up."""
-        # What is sent.
-        self.pending = bytearray()
-        self.finishing = False
-        self.pieces: list[Piece] = []
-        self.sent = 0
-        """One past the highest byte that was sent."""
-        self.fin_sent = False
-        self.acknowledged = 0
-        self.window = FIRST_STREAM_WINDOW
-        # What is received.
-        self.received = bytearray()
-        self.early: dict[int, bytes] = {}
-        """Runs behind a gap, by their DSN."""
-        self.highest = 0
-        self.end: int | None = None
-        self.granted = FIRST_STREAM_WINDOW
-
-    def send(self, data: bytes) -> None:
-        self.pending += data
-
-    def finish(self) -> None:
-        self.finishing = True
-
-    @property
-    def is_received(self) -> bool:
-        return self.end is not None and len(self.received) == self.end
-
-    @property
-    def is_sent(self) -> bool:
-        return self.fin_sent and not self.pieces
-
-    @property
-    def is_over(self) -> bool:
-        return self.reset_code is not None or (self.is_received and self.is_sent)
-
-    @property
-    def data_ack(self) -> int:
-        return len(self.received) + self.is_received
-
-    def acknowledge(self, data_ack: int, window: int) -> None:
-        """Forgets what has arrived, perhaps a part of a piece."""
-        if data_ack > self.sent + self.fin_sent:
-            raise Violation(0x106, f"stream {self.number}: an acknowledgment of what was not sent")
-        self.window = max(self.window, window)
-        self.acknowledged = max(self.acknowledged, data_ack)
-        self.pieces = [piece for piece in self.pieces if piece.end > data_ack]
-        for piece in self.pieces[:1]:
-            known = max(0, min(data_ack - piece.dsn, len(piece.data)))
-            piece.dsn, piece.data = piece.dsn + known, piece.data[known:]
-
-    def next_piece(self, session_room: int) -> Piece | None:
-        """What goes next: first what is to be sent again."""
-        for piece in self.pieces:
-            if piece.subflow is None:
-                return piece
-        room = min(MOST_PAYLOAD, self.window - self.sent, session_room)
-        data = bytes(self.pending[: max(0, room)])
-        fin = self.finishing and not self.fin_sent and len(data) == len(self.pending)
-        if not (data or fin) or len(self.pieces) >= MOST_PIECES:
-            return None
-        del self.pending[: len(data)]
-        piece = Piece(self.sent, data, fin, None)
-        self.pieces.append(piece)
-        self.sent += len(data)
-        self.fin_sent |= fin
-        return piece
-
-    def receive(self, dsn: int, data: bytes, fin: bool) -> int:
-        """Takes what arrived; gives by how much the highest DSN rose."""
-        end = dsn + len(data)
-        if end > self.granted:
-            raise Violation(0x105, f"stream {self.number}: {end} is beyond {self.granted}")
-        if self.end is not None and (end > self.end or (fin and end != self.end)) or (fin and end < self.highest):
-            raise Violation(0x106, f"stream {self.number}: behind its end")
-        if fin:
-            self.end = end
-        risen = max(0, end - self.highest)
-        self.highest += risen
-        if end > len(self.received) and len(data) > len(self.early.get(dsn, b"")):
-            self.early[dsn] = data
-        for start in sorted(self.early):
-            if start > len(self.received):
-                break
-            run = self.early.pop(start)
-            self.received += run[len(self.received) - start :]
-        if len(self.early) > MOST_PIECES:
-            raise Violation(0x105, f"stream {self.number}: too many gaps")
-        return risen
 
 
 class Session:
@@ -180,11 +46,15 @@ class Session:
         self.join_address = invite.address
         self.greeting: Frame | None = None
         """HELLO_OK of the first subflow."""
-        self.is_draining = False
+        self.drains: set[int] = set()
+        """Subflows that said DRAIN."""
+        self.standings: dict[int, str] = {}
         self.closes: dict[int, int] = {}
         """Codes of the CLOSE of subflows that are gone."""
         self.relay_rto: int | None = None
         self.pongs = 0
+        self.answers: dict[int, int] = {}
+        """Subflows that brought a RESET as the answer about a stream that is over."""
         # The session's windows: what was sent and may be, what was received, read and granted.
         self.sent = 0
         self.window = FIRST_SESSION_WINDOW
@@ -226,14 +96,19 @@ class Session:
         return subflow
 
     def open(self, host: str, port: int, scheduler: str = "min_rtt") -> Stream:
-        """A stream to a name; bytes may be sent at once."""
-        if self.is_draining:
+        """A stream to a name or an address; bytes may be sent at once."""
+        if self.drains:
             raise SessionOver(0, "the relay takes no new streams; begin another session")
+        stream = self.reserve(host, port, scheduler)
+        self._say_open(stream, next(iter(self.subflows.values())))
+        return stream
+
+    def reserve(self, host: str, port: int, scheduler: str = "min_rtt") -> Stream:
+        """A stream of which nothing is said yet."""
         number = self.next_stream
         self.next_stream += 1
-        fields = {"stream": number, "class": "auto", "scheduler": scheduler, "name": host, "port": port}
+        fields = {"stream": number, "class": "auto", "scheduler": scheduler, kind_of(host): host, "port": port}
         self.streams[number] = Stream(number, Frame("OPEN", fields))
-        self._say_open(self.streams[number], next(iter(self.subflows.values())))
         return self.streams[number]
 
     def reset(self, stream: Stream, code: int = 0) -> None:
@@ -243,8 +118,20 @@ class Session:
 
     def ping(self, subflow: Subflow) -> None:
         value = secrets.randbits(64)
-        self._asked[subflow.number][value] = time.monotonic()
+        self.expect_pongs(subflow, [value])
         subflow.write(Frame("PING", {"value": value}))
+
+    def expect_pongs(self, subflow: Subflow, values: Iterable[int]) -> None:
+        """These are asked in PINGs."""
+        now = time.monotonic()
+        self._asked[subflow.number].update((value, now) for value in values)
+
+    def stand(self, number: int, standing: str) -> None:
+        """Tells the relay how it shall use a subflow, over another one if there is any."""
+        self.standings[number] = standing
+        others = [subflow for subflow in self.subflows.values() if subflow.number != number]
+        for subflow in (others or list(self.subflows.values()))[:1]:
+            subflow.write(Frame("PRIORITY", {"subflow": number, "standing": standing}))
 
     def ask_rto(self, subflow: Subflow) -> None:
         subflow.write(Frame("RTO_REQUEST"))
@@ -252,9 +139,13 @@ class Session:
     def close(self) -> None:
         """Ends the session in good order."""
         for subflow in list(self.subflows.values()):
-            subflow.write(Frame("CLOSE", {"code": 0x100, "text": ""}))
-            subflow.finish()
-            self._forget(subflow)
+            self.leave(subflow, 0x100)
+
+    def leave(self, subflow: Subflow, code: int = 0, text: str = "") -> None:
+        """Says CLOSE, and nothing more. What the subflow carried goes over others."""
+        subflow.write(Frame("CLOSE", {"code": code, "text": text}))
+        subflow.finish()
+        self._lose(subflow)
 
     def run(self, until: Callable[[], bool], seconds: float = 60.0) -> None:
         """Carries everything until something is so."""
@@ -284,10 +175,15 @@ class Session:
             if subflow.number in self.subflows:
                 work(subflow)
         except Violation as violation:
-            subflow.write(Frame("CLOSE", {"code": violation.code, "text": str(violation)}))
-            subflow.finish()
+            ended = self.subflows.values() if violation.code & 0x100 else [subflow]
+            for subflow in list(ended):
+                self.leave(subflow, violation.code, str(violation))
             raise
         except OSError:
+            # Why may have arrived before the connection was reset.
+            for frame in self._read(subflow) or []:
+                if frame.name == "CLOSE":
+                    self._handle(frame, subflow, {})
             self._lose(subflow)
 
     # What goes out.
@@ -332,10 +228,7 @@ class Session:
 
     def _serve(self, subflow: Subflow) -> None:
         subflow.flush()
-        try:
-            frames = subflow.read()
-        except Refused as refused:
-            raise Violation(0x02, str(refused)) from refused
+        frames = self._read(subflow)
         if frames is None:
             self._lose(subflow)
             return
@@ -354,6 +247,12 @@ class Session:
                 self._last_words[stream.number] = subflow.number
         if self.granted - self.read < SESSION_WINDOW // 2:
             self._say_window(subflow)
+
+    def _read(self, subflow: Subflow) -> list[Frame] | None:
+        try:
+            return subflow.read()
+        except Refused as refused:
+            raise Violation(0x02, str(refused)) from refused
 
     def _handle(self, frame: Frame, subflow: Subflow, touched: dict[int, Stream]) -> None:
         if (subflow.number in self._greeted) == (frame.name == "HELLO_OK") and frame.name != "CLOSE":
@@ -376,7 +275,7 @@ class Session:
         elif frame.name == "ADVERTISE":
             self.join_address = parse_address(str(frame["address"]))
         elif frame.name == "DRAIN":
-            self.is_draining = True
+            self.drains.add(subflow.number)
         elif frame.name == "CLOSE":
             self.closes[subflow.number] = int(frame["code"])
             if int(frame["code"]) & 0x100:
@@ -398,6 +297,8 @@ class Session:
             # It was forgotten. Nothing is answered to an answer, or there would be no end.
             if frame.name == "DATA" or (frame.name == "RESET" and frame["answer"] == "no"):
                 subflow.write(reset_frame(number, 0, 0, "yes"))
+            elif frame.name == "RESET":
+                self.answers[number] = subflow.number
             return
         stream.is_known = True
         if frame.name == "OPENED":
@@ -417,8 +318,15 @@ class Session:
             self._handle_reset(stream, frame, subflow)
 
     def _handle_reset(self, stream: Stream, frame: Frame, subflow: Subflow) -> None:
-        self.received += max(0, int(frame["end"]) - stream.highest)
-        self.read += max(int(frame["end"]), stream.highest) - len(stream.received)
+        end = int(frame["end"])
+        if end > stream.granted:
+            raise Violation(0x105, f"stream {stream.number}: {end} is beyond {stream.granted}")
+        is_too_low = end < stream.highest and frame["answer"] == "no"
+        if is_too_low or (stream.end is not None and end > stream.end):
+            raise Violation(0x106, f"stream {stream.number}: its end is not {end}")
+        # What will not come counts as received and read.
+        self.received += max(0, end - stream.highest)
+        self.read += max(end, stream.highest) - len(stream.received)
         if frame["answer"] == "no":
             subflow.write(reset_frame(stream.number, 0, stream.sent, "yes"))
             self._last_words[stream.number] = subflow.number
@@ -446,12 +354,17 @@ class Session:
 
     def _lose(self, subflow: Subflow) -> None:
         """A subflow is gone: what it carried and is not acknowledged goes over another one."""
+        if subflow.number not in self.subflows:
+            return
         self._forget(subflow)
         for other in list(self.subflows.values())[:1]:
             self._guard(other, lambda other: self._move(subflow.number, other))
 
     def _move(self, lost: int, other: Subflow) -> None:
-        other.write(Frame("PRIORITY", {"subflow": lost, "standing": "gone"}))
+        self.standings[lost] = "gone"
+        for number, standing in self.standings.items():
+            if number != other.number or standing != "gone":
+                other.write(Frame("PRIORITY", {"subflow": number, "standing": standing}))
         self._say_window(other)
         for stream in self.streams.values():
             for piece in stream.pieces:
@@ -471,3 +384,11 @@ class Session:
 
 def reset_frame(stream: int, code: int, end: int, answer: str) -> Frame:
     return Frame("RESET", {"stream": stream, "code": code, "end": end, "answer": answer})
+
+
+def kind_of(host: str) -> str:
+    """What OPEN calls it."""
+    try:
+        return f"ipv{ipaddress.ip_address(host).version}"
+    except ValueError:
+        return "name"
