@@ -7,6 +7,7 @@ mod fast_open;
 pub mod invite;
 pub mod membership;
 mod memory;
+mod place;
 mod session;
 pub(crate) mod shared;
 mod slot;
@@ -17,5 +18,5 @@ pub(crate) mod tls;
 pub mod token;
 mod watch;
 
-pub use device::{Bond, Handover, NotBonded};
+pub use device::{Bond, NotBonded};
 pub use slot::BondSlot;

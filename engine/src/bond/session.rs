@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use multiway_core::bond::wire::{CLOSE_SESSION, Frame, Hello, HelloKind, SessionKey, VERSION};
-use multiway_core::bond::{Action, Event, OpenReason, Role, Session, SubflowId};
+use multiway_core::bond::{
+    Action, Event, OpenReason, Policy, Role, Schedulers, Session, SessionConfig, SubflowId,
+};
 use multiway_core::mphttp::download::PathOffer;
-use multiway_core::paths::{PathId, PathInfo};
+use multiway_core::paths::{PathId, PathInfo, Preference};
 use multiway_edge::subflow::fast_open_connect;
 use rustls_pki_types::ServerName;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -17,12 +19,13 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::codes;
 use super::connection::{TlsStream, Transport};
-use super::device::{Handover, Inner, session_config};
 use super::fast_open::{Race, Verdict};
 use super::invite::RelayAddress;
+use super::place::{Handover, Place};
 use super::shared::{SharedSession, Signal, SubflowEnd};
 use super::subflow::{Subflow, ends_session, prepare};
 use super::watch::Watch;
+use crate::config::BondConfig;
 use crate::paths::{TrackedStream, now};
 
 /// How long the connection and the handshake of a subflow may take: three retransmissions of the SYN.
@@ -48,7 +51,7 @@ pub(super) enum Parting {
 
 /// See the module.
 pub(super) struct DeviceSession {
-    inner: Arc<Inner>,
+    place: Arc<Place>,
     key: SessionKey,
     shared: SharedSession,
     signals: UnboundedReceiver<Signal>,
@@ -67,14 +70,14 @@ pub(super) struct DeviceSession {
 
 impl DeviceSession {
     /// A session that has not begun.
-    pub(super) fn begin(inner: Arc<Inner>) -> Self {
+    pub(super) fn begin(place: Arc<Place>) -> Self {
         let mut session =
-            Session::new(Role::Device, session_config(&inner.config, inner.paths.preference()), now());
+            Session::new(Role::Device, session_config(&place.config, place.paths.preference()), now());
         session.set_seed(rand::random());
         let (shared, signals) = SharedSession::new(session);
-        inner.enter(&shared);
+        place.enter(&shared);
         Self {
-            inner,
+            place,
             key: SessionKey(rand::random()),
             shared,
             signals,
@@ -93,8 +96,8 @@ impl DeviceSession {
     /// Runs until it is over.
     pub(super) async fn run(mut self) -> Parting {
         let parting = self.converse().await;
-        self.inner.leave_place(&self.shared, parting.reason());
-        self.inner.hide(&self.shared);
+        self.place.leave_place(&self.shared, parting.reason());
+        self.place.hide(&self.shared);
         self.shared.end(codes::NORMAL | CLOSE_SESSION, "");
         self.opening.values().for_each(AbortHandle::abort);
         // Farewells go out.
@@ -105,8 +108,8 @@ impl DeviceSession {
     async fn converse(&mut self) -> Parting {
         let shared = self.shared.clone();
         let mut time = std::pin::pin!(shared.keep_time());
-        let mut paths = self.inner.paths.subscribe();
-        let config = &self.inner.config;
+        let mut paths = self.place.paths.subscribe();
+        let config = &self.place.config;
         let mut watch = Watch::new(config.detector, config.oracle);
         let mut ticks = interval(WATCHING);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -121,13 +124,13 @@ impl DeviceSession {
                 }
                 () = &mut time => {}
                 Ok(()) = paths.changed() => {
-                    self.survey();
+                    self.survey(&mut watch);
                     self.shared.with(Session::handle_network_change);
                 }
                 Some(_) = self.tasks.join_next() => {}
                 _ = ticks.tick() => {
                     if round.is_multiple_of(ROUNDS_PER_SURVEY) {
-                        self.survey();
+                        self.survey(&mut watch);
                     }
                     round = round.wrapping_add(1);
                     // Without streams nothing is due.
@@ -167,7 +170,7 @@ impl DeviceSession {
                 self.linger = Duration::from_secs(hello.linger_seconds);
                 self.advertise(&hello.join_address);
                 if !self.is_draining {
-                    self.inner.take_place(&self.shared);
+                    self.place.take_place(&self.shared);
                 }
                 None
             }
@@ -184,7 +187,7 @@ impl DeviceSession {
     fn tell(&mut self, event: Event) -> Option<Parting> {
         match event {
             Event::Handover { from, to, gap } => {
-                self.inner.record(Handover { from, to, gap });
+                self.place.record(Handover { from, to, gap });
             }
             Event::PathSuspected { path, suspicion } => {
                 tracing::debug!(%path, %suspicion, "a path is suspected");
@@ -193,8 +196,8 @@ impl DeviceSession {
             Event::Advertised { address } => self.advertise(&address),
             Event::Draining => {
                 self.is_draining = true;
-                self.inner.leave_place(&self.shared, "the relay stops");
-                self.inner.left.notify_one();
+                self.place.leave_place(&self.shared, "the relay stops");
+                self.place.left.notify_one();
             }
             Event::Closed { code, text, .. } if code & CLOSE_SESSION != 0 => {
                 return Some(parting(code, text));
@@ -225,7 +228,7 @@ impl DeviceSession {
             SubflowEnd::Failed(error) => error.to_string(),
             _ => "it closed the connection".to_owned(),
         };
-        self.inner.leave_place(&self.shared, &reason);
+        self.place.leave_place(&self.shared, &reason);
         if !self.was_welcome && self.opening.is_empty() {
             return Some(Parting::Lost(reason));
         }
@@ -246,13 +249,15 @@ impl DeviceSession {
     }
 
     /// Tells the session which paths there are, when that changed.
-    fn survey(&mut self) {
-        let offers: Vec<PathOffer> = preferred(&self.inner.paths.usable())
+    fn survey(&mut self, watch: &mut Watch) {
+        let usable = self.place.paths.usable();
+        watch.set_networks(usable.iter().map(|info| (info.id, info.network.clone())).collect());
+        let offers: Vec<PathOffer> = preferred(&usable)
             .into_iter()
             .map(|info| PathOffer {
                 path: info.id,
                 metered: info.metered,
-                estimate: self.inner.paths.estimate(info.id, self.inner.invite.address.host()),
+                estimate: self.place.paths.estimate(info.id, self.place.invite.address.host()),
             })
             .collect();
         if offers != self.offers {
@@ -266,14 +271,14 @@ impl DeviceSession {
         let kind = if self.was_welcome {
             HelloKind::Join
         } else {
-            HelloKind::Init { token: self.inner.invite.token.as_bytes().to_vec().into() }
+            HelloKind::Init { token: self.place.invite.token.as_bytes().to_vec().into() }
         };
         let address = match &self.join_address {
             Some(address) if self.was_welcome => address.clone(),
-            _ => self.inner.invite.address.clone(),
+            _ => self.place.invite.address.clone(),
         };
         let hello = Hello { version: VERSION, key: self.key, subflow: id, path: path.0, backup, kind };
-        let opening = Opening { inner: Arc::clone(&self.inner), shared: self.shared.clone(), address, hello };
+        let opening = Opening { place: Arc::clone(&self.place), shared: self.shared.clone(), address, hello };
         let task = self.tasks.spawn(opening.run());
         self.opening.insert(id, task);
     }
@@ -300,7 +305,7 @@ fn preferred(paths: &[PathInfo]) -> Vec<&PathInfo> {
 
 /// A subflow that is being opened, and then runs.
 struct Opening {
-    inner: Arc<Inner>,
+    place: Arc<Place>,
     shared: SharedSession,
     address: RelayAddress,
     hello: Hello,
@@ -340,21 +345,21 @@ impl Opening {
             }
         };
         self.note_dropping(path);
-        self.inner.fast_open.keep(path, remote, won);
+        self.place.fast_open.keep(path, remote, won);
         self.shared.detach(self.hello.subflow, SubflowEnd::Failed(std::io::ErrorKind::TimedOut.into()));
         // Nothing is to be waited for.
         self.shared.with(Session::handle_network_change);
     }
 
     fn note_dropping(&self, path: PathId) {
-        let Some(info) = self.inner.paths.get(path) else { return };
+        let Some(info) = self.place.paths.get(path) else { return };
         tracing::info!(interface = %info.interface, "the network seems to drop TCP's first packet when it carries data");
-        self.inner.fast_open.note_dropping(info.network);
+        self.place.fast_open.note_dropping(info.network);
     }
 
     fn note_passing(&self, path: PathId) {
-        if let Some(info) = self.inner.paths.get(path) {
-            self.inner.fast_open.note_passing(&info.network);
+        if let Some(info) = self.place.paths.get(path) {
+            self.place.fast_open.note_passing(&info.network);
         }
     }
 
@@ -365,35 +370,35 @@ impl Opening {
         let addresses: Vec<IpAddr> = match self.address.ip() {
             Some(address) => vec![address],
             None => {
-                let found = self.inner.resolver.resolve(path, self.address.host()).await;
+                let found = self.place.resolver.resolve(path, self.address.host()).await;
                 found.map_err(std::io::Error::other)?
             }
         };
         let index = usize::try_from(id.0).unwrap_or(0) % addresses.len().clamp(1, MAX_ADDRESSES);
         let address = addresses.get(index).ok_or(std::io::ErrorKind::AddrNotAvailable)?;
         let remote = SocketAddr::new(*address, self.address.port());
-        let network = self.inner.paths.get(path).map(|info| info.network);
+        let network = self.place.paths.get(path).map(|info| info.network);
         let mut carries_data = false;
-        let kept = self.inner.fast_open.take(path, remote);
+        let kept = self.place.fast_open.take(path, remote);
         let connection = match kept {
             Some(connection) => connection,
             None => {
                 let is_worth_trying =
-                    network.is_some_and(|network| self.inner.fast_open.is_worth_trying(&network));
+                    network.is_some_and(|network| self.place.fast_open.is_worth_trying(&network));
                 let set_up = |socket: &socket2::Socket| {
                     carries_data = is_worth_trying && fast_open_connect(socket);
                     prepare(socket);
                 };
-                let connected = self.inner.paths.connect_prepared(path, remote, HANDSHAKE, set_up).await;
+                let connected = self.place.paths.connect_prepared(path, remote, HANDSHAKE, set_up).await;
                 connected.map_err(std::io::Error::other)?
             }
         };
         let mut tls = self.greet(connection)?;
         let race = carries_data.then(|| Race {
-            paths: self.inner.paths.clone(),
+            paths: self.place.paths.clone(),
             path,
             remote,
-            round_trip: self.inner.paths.estimate(path, self.address.host()).rtt,
+            round_trip: self.place.paths.estimate(path, self.address.host()).rtt,
             transport: Arc::clone(tls.transport()),
         });
         // With room for early data everything goes out in one flight; else the relay proves who it is first.
@@ -415,7 +420,7 @@ impl Opening {
     /// TLS on a connection, with the HELLO in it.
     fn greet(&self, connection: TrackedStream) -> std::io::Result<TlsStream> {
         let name = ServerName::try_from(self.address.host().to_owned()).map_err(std::io::Error::other)?;
-        let mut tls = TlsStream::connect(Arc::clone(&self.inner.tls), name, Transport::Path(connection))?;
+        let mut tls = TlsStream::connect(Arc::clone(&self.place.tls), name, Transport::Path(connection))?;
         tls.write(&Frame::Hello(self.hello.clone()).to_bytes())?;
         Ok(tls)
     }
@@ -437,4 +442,17 @@ impl Opening {
         }
         handshake.await.map(|()| None)
     }
+}
+
+/// What the session is told to do.
+fn session_config(config: &BondConfig, preference: Preference) -> SessionConfig {
+    let mut session = match config.mode {
+        Policy::Handover => SessionConfig::handover(),
+        Policy::Aggregate => SessionConfig { preference, ..SessionConfig::aggregate() },
+    };
+    if let Some(kind) = config.scheduler {
+        session.device_schedulers = Schedulers::all(kind);
+        session.relay_schedulers = Schedulers::all(kind);
+    }
+    session
 }
