@@ -129,7 +129,7 @@ impl Bond {
         };
         let current = self.place.current().map_err(NotBonded::Unreachable)?;
         let destination = WireDestination { host, port: destination.port() };
-        Ok(current.open(destination, StreamClass::Auto)?)
+        Ok(BondStream::open(current, destination, StreamClass::Auto)?)
     }
 
     /// The relay did not even hear of a stream: new flows do without it for a while.

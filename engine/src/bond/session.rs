@@ -23,6 +23,7 @@ use super::fast_open::{Race, Verdict};
 use super::invite::RelayAddress;
 use super::place::{Handover, Place};
 use super::shared::{SharedSession, Signal, SubflowEnd};
+use super::stream::BondStream;
 use super::subflow::{Subflow, ends_session, prepare};
 use super::watch::Watch;
 use crate::config::BondConfig;
@@ -178,7 +179,7 @@ impl DeviceSession {
             Signal::Event(event) => self.tell(event),
             Signal::Opening { stream, .. } => {
                 // Relays open no streams; the session has refused it already.
-                drop(self.shared.stream(stream));
+                drop(BondStream::new(self.shared.clone(), stream));
                 None
             }
         }

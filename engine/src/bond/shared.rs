@@ -23,7 +23,6 @@ use tokio::time::sleep;
 
 use super::codes;
 use super::connection::Transport;
-use super::stream::BondStream;
 use crate::paths::now;
 
 /// What the owner of a session is told.
@@ -210,8 +209,8 @@ impl SharedSession {
         }
     }
 
-    /// Opens a stream (device).
-    pub(crate) fn open(&self, destination: Destination, class: StreamClass) -> Result<BondStream, Refusal> {
+    /// Begins a stream (device).
+    pub(super) fn open(&self, destination: Destination, class: StreamClass) -> Result<StreamId, Refusal> {
         let mut state = self.lock();
         if state.over.is_some() {
             return Err(Refusal::Draining);
@@ -224,12 +223,7 @@ impl SharedSession {
         let id = state.session.open_stream(destination, class, now)?;
         state.streams.insert(id, StreamPort::default());
         self.settle(&mut state, now);
-        Ok(BondStream::new(self.clone(), id))
-    }
-
-    /// A stream that the device opened (relay).
-    pub(crate) fn stream(&self, id: StreamId) -> BondStream {
-        BondStream::new(self.clone(), id)
+        Ok(id)
     }
 
     /// Everything ends at once: streams are lost and subflows close, saying this.

@@ -6,8 +6,8 @@ use std::io::{self, IoSlice};
 use std::task::Poll;
 
 use bytes::{Buf, Bytes};
-use multiway_core::bond::wire::OpenResult;
-use multiway_core::bond::{Read, SendError, Session, StreamId};
+use multiway_core::bond::wire::{Destination, OpenResult};
+use multiway_core::bond::{Read, Refusal, SendError, Session, StreamClass, StreamId};
 use multiway_core::units::Timestamp;
 use tokio::net::TcpStream;
 
@@ -46,7 +46,18 @@ pub(crate) enum CarryError {
 }
 
 impl BondStream {
-    pub(super) fn new(session: SharedSession, id: StreamId) -> Self {
+    /// Opens one (device).
+    pub(crate) fn open(
+        session: SharedSession,
+        destination: Destination,
+        class: StreamClass,
+    ) -> Result<Self, Refusal> {
+        let id = session.open(destination, class)?;
+        Ok(Self::new(session, id))
+    }
+
+    /// One that is open.
+    pub(crate) fn new(session: SharedSession, id: StreamId) -> Self {
         Self { session, id, is_finished: false, is_read: false, reset_code: CANCELLED }
     }
 

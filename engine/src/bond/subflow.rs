@@ -425,6 +425,7 @@ mod tests {
     use super::*;
     use crate::bond::connection::Transport;
     use crate::bond::connection::tests::connected;
+    use crate::bond::stream::BondStream;
 
     /// Header, type and tag of a TLS record (RFC 8446 section 5.2).
     const RECORD_HEAD: usize = 5;
@@ -447,7 +448,7 @@ mod tests {
             destination: Destination { host: Host::Address(Ipv4Addr::LOCALHOST.into()), port: 80 },
         };
         shared.received(id, vec![open.to_bytes()]).expect("a relay takes it");
-        let answer = shared.stream(stream);
+        let answer = BondStream::new(shared.clone(), stream);
         answer.accept(OpenResult::Connected);
         answer.send(Bytes::from(vec![7; ANSWER])).await.expect("there is room");
         let task = tokio::spawn(Subflow::relay(shared, id, relay, wake, Bytes::new()).run());

@@ -121,7 +121,7 @@ mod tests {
         session.handle_subflow_up(SubflowId(0), PathId(1), false, now);
         let (shared, _) = SharedSession::new(session);
         let destination = WireDestination { host: Host::Name("example.org".to_owned()), port: 22 };
-        let stream = shared.open(destination, StreamClass::Auto).unwrap();
+        let stream = BondStream::open(shared.clone(), destination, StreamClass::Auto).unwrap();
         (shared, stream)
     }
 

@@ -67,7 +67,7 @@ impl RelaySession {
             let Some(signal) = signal else { break };
             match signal {
                 Signal::Opening { stream, destination } => {
-                    let stream = self.shared.stream(stream);
+                    let stream = BondStream::new(self.shared.clone(), stream);
                     if self.meter.is_exhausted() {
                         refuse(&self.relay, &stream, OpenResult::OverLimit);
                         continue;
