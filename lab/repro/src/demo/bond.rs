@@ -95,8 +95,9 @@ struct Seen {
     radio_longest_silence_s: f64,
     radio_all_silence_s: f64,
     radio_broke: bool,
-    /// None when it was given up or failed.
+    /// None when it failed or was given up.
     download_s: Option<f64>,
+    download_failed: bool,
     downloaded_bytes: u64,
     /// None for a download that did not end.
     sha256_is_right: Option<bool>,
@@ -263,6 +264,7 @@ impl Stage<'_> {
             let radio_broke = radio.is_err();
             problems.extend(typed.problem);
             problems.extend(radio.err().map(|error| format!("the radio's connection broke: {error}")));
+            let download_failed = downloaded.problem.is_some();
             problems.extend(downloaded.problem);
             if let Some(daemon) = &daemon {
                 for event in daemon.status()?.events {
@@ -278,6 +280,7 @@ impl Stage<'_> {
                 radio_all_silence_s: silence.total.as_secs_f64(),
                 radio_broke,
                 download_s: downloaded.took.map(|took| took.as_secs_f64()),
+                download_failed,
                 downloaded_bytes: downloaded.bytes,
                 sha256_is_right: is_right,
                 lte_bytes: received(&network)[LTE] - before[LTE],
@@ -334,9 +337,12 @@ impl Seen {
         } else {
             [self.radio_longest_silence_s, self.radio_all_silence_s].map(seconds)
         };
-        let percent = || (self.downloaded_bytes * 100).checked_div(bytes).unwrap_or(0);
-        let download =
-            self.download_s.map_or_else(|| format!("{}% after {} s", percent(), LIMIT.as_secs()), seconds);
+        let percent = (self.downloaded_bytes * 100).checked_div(bytes).unwrap_or(0);
+        let download = match self.download_s {
+            Some(took) => seconds(took),
+            None if self.download_failed => format!("failed at {percent}%"),
+            None => format!("{percent}% after {} s", LIMIT.as_secs()),
+        };
         let hash = match self.sha256_is_right {
             Some(true) => "right",
             Some(false) => "WRONG",
@@ -359,6 +365,7 @@ mod tests {
             radio_all_silence_s: 0.5,
             radio_broke: false,
             download_s: Some(12.345),
+            download_failed: false,
             downloaded_bytes: 1000,
             sha256_is_right: Some(true),
             lte_bytes: 1_250_000,
@@ -382,6 +389,8 @@ mod tests {
         };
         let cells = seen.cells(1000);
         assert_eq!(cells, ["7 of 125 never came", "broke", "-", "73% after 40 s", "-", "1.2 MB"]);
+        let seen = Seen { download_failed: true, ..seen };
+        assert_eq!(seen.cells(1000)[3], "failed at 73%");
         assert_eq!(Seen { sha256_is_right: Some(false), ..seen }.cells(1000)[4], "WRONG");
     }
 }
