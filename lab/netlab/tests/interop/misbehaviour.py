@@ -8,9 +8,10 @@ import traceback
 from dataclasses import dataclass
 from typing import Callable
 
-from client import FIRST_SESSION_WINDOW, Session, SessionOver
+from client import Session
+from endpoint import FIRST_SESSION_WINDOW, SessionOver
 from stream import FIRST_STREAM_WINDOW, Stream
-from subflow import Invite, Subflow
+from subflow import Invite, Subflow, dial
 from wire import MAX_BODY, Frame, encode, raw, write_varint
 
 NEVER_OPENED = 7
@@ -44,7 +45,7 @@ class World:
 
     def knock(self, octets: bytes, name: str = "") -> Frame:
         """The relay's first frame (of this name) after what begins a subflow; behind CLOSE there is nothing."""
-        subflow = Subflow(0, self.invite, self.invite.address, self.interfaces[0])
+        subflow = dial(0, self.invite, self.invite.address, self.interfaces[0])
         subflow.write_octets(octets)
         frames = wait_for_frames(subflow)
         while name not in ("", *(frame.name for frame in frames)):
@@ -53,6 +54,11 @@ class World:
             assert ends_in_order(subflow), "no close_notify"
         subflow.close()
         return next(frame for frame in frames if name in ("", frame.name))
+
+    def open_frame(self, number: int) -> Frame:
+        """OPEN of a stream that would be connected."""
+        fields = {"class": "auto", "scheduler": "min_rtt", "name": self.host, "port": self.port}
+        return Frame("OPEN", {"stream": number, **fields})
 
     def begin(self, session: Session, number: int = 0, token: bytes | None = None) -> bytes:
         """A HELLO that begins a session."""
@@ -218,15 +224,13 @@ def data_of_a_stream_never_opened(world: World, session: Session) -> None:
 
 @costs_the_session(0x104)
 def a_number_too_far_ahead(world: World, session: Session) -> None:
-    fields = {"class": "auto", "scheduler": "min_rtt", "name": world.host, "port": world.port}
-    first(session).write(Frame("OPEN", {"stream": 4096, **fields}))
+    first(session).write(world.open_frame(4096))
 
 
 @costs_nothing
 def a_number_as_far_ahead_as_may_be(world: World, session: Session) -> None:
-    fields = {"class": "auto", "scheduler": "min_rtt", "name": world.host, "port": world.port}
     session.next_stream = 4096
-    first(session).write(Frame("OPEN", {"stream": 4095, **fields}))
+    first(session).write(world.open_frame(4095))
 
 
 @costs_the_session(0x105)
@@ -374,15 +378,6 @@ def an_acknowledgment_about_a_stream_never_opened(world: World, session: Session
     first(session).write(Frame("ACK", {"stream": NEVER_OPENED, "data_ack": 0, "window": HUGE}))
 
 
-@costs_the_session(0x104)
-def refusals_that_are_not_answered(world: World, session: Session) -> None:
-    assert session.greeting is not None
-    fields = {"class": "auto", "scheduler": "min_rtt", "name": world.host, "port": world.port}
-    session.next_stream = int(session.greeting["max_streams"]) + 1024 + 1
-    for number in range(session.next_stream):
-        first(session).write(Frame("OPEN", {"stream": number, **fields}))
-
-
 @costs_nothing
 def one_stream_too_many(world: World, session: Session) -> None:
     assert session.greeting is not None
@@ -428,8 +423,8 @@ def numbers_of_subflows_that_are_not_known(world: World, session: Session) -> No
 
 @costs_nothing
 def a_question_about_the_timeout(world: World, session: Session) -> None:
-    session.ask_rto(first(session))
-    session.run(lambda: session.relay_rto is not None, 20)
+    first(session).write(Frame("RTO_REQUEST"))
+    session.run(lambda: session.far_rto is not None, 20)
 
 
 def register_hello(case: Callable[[World], None]) -> Callable[[World], None]:
@@ -497,11 +492,21 @@ def data_beyond_the_sessions_first_window(world: World) -> None:
     # All of it comes with HELLO, before the relay could grant more. One octet in the last place of a stream's
     # window counts as all of it.
     octets = world.begin(Session(world.invite))
-    fields = {"class": "auto", "scheduler": "min_rtt", "name": world.host, "port": world.port}
     for number in range(FIRST_SESSION_WINDOW // FIRST_STREAM_WINDOW + 1):
-        octets += encode(Frame("OPEN", {"stream": number, **fields}))
+        octets += encode(world.open_frame(number))
         octets += encode(data(number, FIRST_STREAM_WINDOW - 1, b"x"))
     refused_with(world.knock(octets, "CLOSE"), 0x105)
+
+
+@register_hello
+def refusals_that_are_not_answered(world: World) -> None:
+    session = world.session()
+    assert session.greeting is not None
+    octets = world.begin(Session(world.invite))
+    for number in range(int(session.greeting["max_streams"]) + 1024 + 1):
+        octets += encode(world.open_frame(number))
+    refused_with(world.knock(octets, "CLOSE"), 0x104)
+    session.close()
 
 
 @register_hello

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from client import Session, SessionOver
+from client import Session
+from endpoint import SessionOver
 from misbehaviour import misbehave
 from stream import Stream
 from subflow import Invite, parse_address

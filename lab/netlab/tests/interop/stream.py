@@ -102,6 +102,12 @@ class Stream:
             known = max(0, min(data_ack - piece.dsn, len(piece.data)))
             piece.dsn, piece.data = piece.dsn + known, piece.data[known:]
 
+    def take_back(self, subflow: int) -> None:
+        """What only this subflow carried is to be sent again."""
+        for piece in self.pieces:
+            if piece.subflow == subflow:
+                piece.subflow = None
+
     def next_piece(self, session_room: int) -> Piece | None:
         """What goes next: first what is to be sent again."""
         for piece in self.pieces:

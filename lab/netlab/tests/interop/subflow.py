@@ -84,27 +84,16 @@ def public_key(certificate: bytes) -> bytes:
 class Subflow:
     """One connection over one network. It knows frames, not what they mean."""
 
-    def __init__(self, number: int, invite: Invite, address: tuple[str, int], interface: str) -> None:
+    def __init__(self, number: int, connection: ssl.SSLSocket, interface: str = "") -> None:
         self.number = number
         self.interface = interface
+        self.socket = connection
+        self.socket.setblocking(False)
         self.read_bytes = 0
         self.in_order = False
         """Whether TLS said goodbye before the connection ended."""
         self._received = b""
         self._unsent = bytearray()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        context.set_alpn_protocols([ALPN])
-        plain = connect(address, interface)
-        self.socket = context.wrap_socket(plain, suppress_ragged_eofs=False)
-        certificate = self.socket.getpeercert(binary_form=True)
-        if certificate is None or hashlib.sha256(public_key(certificate)).digest() != invite.pin:
-            raise Distrusted(f"{address} has another key")
-        if self.socket.selected_alpn_protocol() != ALPN:
-            raise Distrusted(f"{address} does not speak {ALPN}")
-        self.socket.setblocking(False)
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -183,6 +172,22 @@ class Subflow:
 
     def close(self) -> None:
         self.socket.close()
+
+
+def dial(number: int, invite: Invite, address: tuple[str, int], interface: str) -> Subflow:
+    """A subflow to the relay that the invite names, over one interface."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols([ALPN])
+    connection = context.wrap_socket(connect(address, interface), suppress_ragged_eofs=False)
+    certificate = connection.getpeercert(binary_form=True)
+    if certificate is None or hashlib.sha256(public_key(certificate)).digest() != invite.pin:
+        raise Distrusted(f"{address} has another key")
+    if connection.selected_alpn_protocol() != ALPN:
+        raise Distrusted(f"{address} does not speak {ALPN}")
+    return Subflow(number, connection, interface)
 
 
 def connect(address: tuple[str, int], interface: str) -> socket.socket:
