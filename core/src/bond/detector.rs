@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::action::Suspicion;
 use super::session::PathObservation;
 use super::subflow::SubflowId;
-use crate::paths::TcpSample;
+use crate::paths::{OracleConfig, TcpSample};
 use crate::units::Timestamp;
 
 /// MultiMob's idle timer is "max(500 msec, RTO_server)".
@@ -57,6 +57,21 @@ pub enum DetectorKind {
     Improved,
 }
 
+impl DetectorKind {
+    /// What the oracle beside it computes with: the paper's stays as it is configured, and beside ours a path
+    /// is not left for being far away, nor for one loss.
+    pub fn oracle(self, config: OracleConfig) -> OracleConfig {
+        match self {
+            Self::MultiMob => config,
+            Self::Improved => OracleConfig {
+                excused_round_trips: OracleConfig::EXCUSED_ROUND_TRIPS,
+                excused_losses: OracleConfig::EXCUSED_LOSSES,
+                ..config
+            },
+        }
+    }
+}
+
 /// What a detector wants or thinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
@@ -77,6 +92,8 @@ pub struct Detector {
     subflows: BTreeMap<SubflowId, Reading>,
     /// Last sign of life in the kernel, of any subflow.
     alive: Option<Timestamp>,
+    /// When data last came behind a gap, which nobody could read yet.
+    data_behind_gap: Option<Timestamp>,
     /// The silence that is being probed, by its start, and PINGs sent in it.
     silence: Option<(Timestamp, u32)>,
     /// The piece of which it was asked by PING whether it is only late, by when it was overdue.
@@ -91,6 +108,7 @@ pub struct Detector {
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     segments_received: u64,
+    out_of_order: u64,
     timeouts_in_row: u32,
     min_rtt: Option<Duration>,
 }
@@ -103,6 +121,7 @@ impl Detector {
             observation: PathObservation::default(),
             subflows: BTreeMap::new(),
             alive: None,
+            data_behind_gap: None,
             silence: None,
             asked: None,
             missing: None,
@@ -128,6 +147,7 @@ impl Detector {
         let mut alive = Timestamp::from_origin(acked);
         let reading = Reading {
             segments_received: sample.segments_received,
+            out_of_order: sample.segments_out_of_order,
             timeouts_in_row: sample.timeouts_in_row,
             min_rtt: sample.min_rtt,
         };
@@ -135,6 +155,9 @@ impl Detector {
         // A segment without payload that acknowledges nothing new shows in the count alone.
         if before.is_some_and(|before| before.segments_received < sample.segments_received) {
             alive = sample.at;
+        }
+        if before.is_some_and(|before| before.out_of_order < sample.segments_out_of_order) {
+            self.data_behind_gap = Some(sample.at);
         }
         self.alive = self.alive.max(Some(alive));
     }
@@ -265,10 +288,14 @@ impl Detector {
 
     /// "This timer runs while the MP_IDLE flag of the last received data is reset. It is reset every
     /// time a packet is received on the subflow."
+    ///
+    /// Until the server has told its timeout, it is taken to be as long as this end's (RFC 6298).
     fn idle_deadline(&self) -> Option<Timestamp> {
+        let PathObservation { last_received, far_timeout, smoothed_rtt, rtt_variance, .. } = self.observation;
         let since = self.observation.expecting_since?;
-        let since = since.max(self.observation.last_received.unwrap_or(since));
-        Some(since + IDLE_TIMER.max(self.observation.far_timeout.unwrap_or_default()))
+        let since = since.max(last_received.max(self.data_behind_gap).unwrap_or(since));
+        let own = smoothed_rtt.unwrap_or_default() + 4 * rtt_variance.unwrap_or_default();
+        Some(since + IDLE_TIMER.max(far_timeout.unwrap_or(own)))
     }
 
     /// Whether retransmission timeouts expired for what is outstanding, without an answer since.
@@ -504,6 +531,26 @@ mod tests {
             ..expecting
         });
         assert_eq!(silent_until(&mut detector, ms(60_000)), [(2000, suspect)]);
+    }
+
+    #[test]
+    fn what_comes_behind_a_gap_puts_the_timer_off_and_so_does_a_long_round_trip() {
+        for kind in [DetectorKind::MultiMob, DetectorKind::Improved] {
+            let mut detector = Detector::new(kind);
+            let expecting = PathObservation {
+                expecting_since: Some(ms(1000)),
+                last_received: Some(ms(1200)),
+                smoothed_rtt: Some(Duration::from_millis(600)),
+                ..wifi()
+            };
+            detector.handle_observation(&expecting);
+            assert_eq!(detector.idle_deadline(), Some(ms(1808)));
+            for (at, out_of_order) in [(1300, 4), (1500, 9), (1600, 9)] {
+                let behind = TcpSample { segments_out_of_order: out_of_order, ..sample(ms(at), 0, 10) };
+                detector.handle_sample(SubflowId(1), &behind);
+            }
+            assert_eq!(detector.idle_deadline(), Some(ms(2108)));
+        }
     }
 
     #[test]

@@ -78,6 +78,11 @@ impl VolumeWeightedRatio {
         self.volume = self.alpha * volume as f64 + (1.0 - self.alpha) * self.volume;
     }
 
+    /// The smoothed part.
+    pub fn part(&self) -> f64 {
+        self.product
+    }
+
     /// The ratio in parts per million, at most all; `None` before any volume.
     pub fn get_ppm(&self) -> Option<u32> {
         (self.volume > 0.0).then(|| (self.product / self.volume * 1e6).clamp(0.0, 1e6) as u32)

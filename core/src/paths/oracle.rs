@@ -7,15 +7,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::TcpSample;
 use super::estimator::VolumeWeightedRatio;
+use super::{NetworkIdentity, TcpSample};
 use crate::units::Timestamp;
 
-/// Statistics of a netpath without connections are kept this long: a program that comes back within a
-/// few minutes finds them, and a device that talks to ever new addresses does not collect them.
-const KEPT_WITHOUT_CONNECTIONS: Duration = Duration::from_secs(300);
+/// What a netpath lost so long ago says nothing of it now: who walks is 40 m further. Statistics begin anew then,
+/// and without connections they are not kept for longer.
+const MEMORY: Duration = Duration::from_secs(30);
 
-/// "A netpath is a tuple (IP src, IP dst, network interface)."
+/// "A netpath is a tuple (IP src, IP dst, network interface)." The interface may join another network, in which
+/// it gets the same addresses.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NetPath {
     /// This device's address.
@@ -24,6 +25,8 @@ pub struct NetPath {
     pub destination: IpAddr,
     /// Name of the interface.
     pub interface: String,
+    /// The network that it is joined to.
+    pub network: NetworkIdentity,
 }
 
 /// Tells connections apart, by a number of the caller's choice.
@@ -43,10 +46,23 @@ pub struct OracleConfig {
     pub retransmissions_ppm: u32,
     /// The same for the largest retransmission timeout.
     pub timeout: Duration,
+    /// A timeout of up to so many of its connection's least round trips does not count: it is that long by nature.
+    pub excused_round_trips: u32,
+    /// Rates that rest on so many losses in one period are no evidence: of two segments one is half.
+    pub excused_losses: u32,
+}
+
+impl OracleConfig {
+    /// A new connection's timeout is three round trips (RFC 6298 section 2.2), which at 500 ms is the paper's
+    /// 1.5 s already; one that expired once has doubled it, and tells of one loss.
+    pub const EXCUSED_ROUND_TRIPS: u32 = 6;
+
+    /// Somebody who speaks sends one or two segments in a period, of which each loss makes a quarter or more.
+    pub const EXCUSED_LOSSES: u32 = 1;
 }
 
 impl Default for OracleConfig {
-    /// Section IV, paragraphs c and d: 25%, 50%, 1.5 s, every 500 ms.
+    /// Section IV, paragraphs c and d: 25%, 50%, 1.5 s, every 500 ms. Nothing is excused.
     fn default() -> Self {
         Self {
             period: Duration::from_millis(500),
@@ -54,6 +70,8 @@ impl Default for OracleConfig {
             loss_ppm: 250_000,
             retransmissions_ppm: 500_000,
             timeout: Duration::from_millis(1500),
+            excused_round_trips: 0,
+            excused_losses: 0,
         }
     }
 }
@@ -76,7 +94,8 @@ pub struct PathStatistics {
     pub loss_ppm: Option<u32>,
     /// Smoothed rate of retransmissions in parts per million.
     pub retransmissions_ppm: Option<u32>,
-    /// Largest retransmission timeout of the connections that had something to send.
+    /// Largest retransmission timeout of the connections that had something to send, without those that are
+    /// excused.
     pub timeout: Duration,
 }
 
@@ -123,6 +142,8 @@ struct Record {
     closed: Period,
     /// When it last had a connection.
     last_used: Timestamp,
+    /// When something was sent last.
+    last_sent: Timestamp,
 }
 
 #[derive(Debug, Clone)]
@@ -206,6 +227,7 @@ impl Oracle {
             symptom: None,
             closed: Period::default(),
             last_used: sample.at,
+            last_sent: sample.at,
         });
         record.last_used = record.last_used.max(sample.at);
         let connection = self.connections.entry(key).or_insert_with(|| Connection {
@@ -215,8 +237,15 @@ impl Oracle {
             timeout: Duration::ZERO,
             is_waiting: false,
         });
+        if connection.netpath != *netpath {
+            // What it did before is no fault of the network that it is in now.
+            connection.netpath = netpath.clone();
+            connection.before = connection.latest;
+        }
         connection.latest = Counters::of(sample);
-        connection.timeout = sample.retransmission_timeout;
+        let excused = sample.min_rtt.unwrap_or_default() * self.config.excused_round_trips;
+        let timeout = sample.retransmission_timeout;
+        connection.timeout = if timeout > excused { timeout } else { Duration::ZERO };
         connection.is_waiting = sample.segments_unacked > 0;
     }
 
@@ -252,7 +281,7 @@ impl Oracle {
             let period = periods.get(netpath).copied().unwrap_or(record.closed);
             record.closed = Period::default();
             let was = record.symptom;
-            record.compute(&self.config, period);
+            record.compute(&self.config, period, now);
             let event = match (was, record.symptom) {
                 (None, Some(symptom)) => OracleEvent::Underperforms {
                     netpath: netpath.clone(),
@@ -268,9 +297,7 @@ impl Oracle {
         for connection in self.connections.values_mut() {
             connection.before = connection.latest;
         }
-        self.netpaths.retain(|netpath, record| {
-            now - record.last_used < KEPT_WITHOUT_CONNECTIONS || used.contains(netpath)
-        });
+        self.netpaths.retain(|netpath, record| now - record.last_used < MEMORY || used.contains(netpath));
     }
 
     /// What became of a netpath since the last call.
@@ -290,7 +317,15 @@ impl Oracle {
 }
 
 impl Record {
-    fn compute(&mut self, config: &OracleConfig, period: Period) {
+    fn compute(&mut self, config: &OracleConfig, period: Period, now: Timestamp) {
+        if period.counters.sent > 0 {
+            if now - self.last_sent > MEMORY {
+                self.loss = VolumeWeightedRatio::new(config.alpha);
+                self.retransmissions = VolumeWeightedRatio::new(config.alpha);
+                self.symptom = None;
+            }
+            self.last_sent = now;
+        }
         // "No value is computed if vol_new is 0": loss that shows while nothing is sent is no evidence.
         let Counters { sent, retransmitted, lost } = period.counters;
         self.loss.handle_reading(lost, sent);
@@ -298,10 +333,12 @@ impl Record {
         // Nobody had anything to send: the verdict stays as it was.
         let Some(timeout) = period.timeout else { return };
         self.timeout = timeout;
-        let statistics = self.statistics();
-        self.symptom = if statistics.loss_ppm > Some(config.loss_ppm) {
+        // Older losses leave a little behind: more than one and a half is more than one.
+        let excused = config.alpha * f64::from(config.excused_losses) * 1.5;
+        let is_beyond = |rate: &VolumeWeightedRatio, ppm| rate.get_ppm() > Some(ppm) && rate.part() > excused;
+        self.symptom = if is_beyond(&self.loss, config.loss_ppm) {
             Some(Symptom::Loss)
-        } else if statistics.retransmissions_ppm > Some(config.retransmissions_ppm) {
+        } else if is_beyond(&self.retransmissions, config.retransmissions_ppm) {
             Some(Symptom::Retransmissions)
         } else if timeout > config.timeout {
             Some(Symptom::Timeout)
@@ -332,6 +369,7 @@ mod tests {
             source: IpAddr::from([192, 0, 2, 2]),
             destination: IpAddr::from([198, 51, 100, 1]),
             interface: "wlan0".to_owned(),
+            network: NetworkIdentity("home".to_owned()),
         }
     }
 
@@ -352,7 +390,11 @@ mod tests {
 
     /// Feeds one connection's totals, one sample per period.
     fn fed(samples: &[TcpSample]) -> Oracle {
-        let mut oracle = Oracle::new(OracleConfig::default(), Timestamp::ZERO);
+        fed_with(OracleConfig::default(), samples)
+    }
+
+    fn fed_with(config: OracleConfig, samples: &[TcpSample]) -> Oracle {
+        let mut oracle = Oracle::new(config, Timestamp::ZERO);
         for (period, sample) in (1..).zip(samples) {
             oracle.handle_sample(SubflowKey(1), &wifi(), &TcpSample { at: at(period), ..*sample });
             oracle.handle_timeout(at(period));
@@ -445,6 +487,48 @@ mod tests {
     }
 
     #[test]
+    fn a_timeout_that_is_long_by_nature_is_excused_where_it_is_to_be() {
+        let satellite = |timeout| TcpSample {
+            at: at(1),
+            min_rtt: Some(Duration::from_millis(600)),
+            retransmission_timeout: Duration::from_millis(timeout),
+            ..sample(10, 0, 0)
+        };
+        let symptom = |excused_round_trips, timeout| {
+            let config = OracleConfig { excused_round_trips, ..OracleConfig::default() };
+            let mut oracle = Oracle::new(config, Timestamp::ZERO);
+            oracle.handle_sample(SubflowKey(1), &wifi(), &satellite(timeout));
+            oracle.handle_timeout(at(1));
+            oracle.symptom(&wifi())
+        };
+        let excused = OracleConfig::EXCUSED_ROUND_TRIPS;
+        assert_eq!(symptom(0, 1800), Some(Symptom::Timeout), "the paper's");
+        assert_eq!(symptom(excused, 1800), None, "of a new connection");
+        assert_eq!(symptom(excused, 3600), None, "which expired once");
+        assert_eq!(symptom(excused, 7200), Some(Symptom::Timeout));
+        // Where the round trip is short it is the paper's.
+        let slow = TcpSample { min_rtt: Some(Duration::from_millis(15)), ..satellite(1501) };
+        let config = OracleConfig { excused_round_trips: excused, ..OracleConfig::default() };
+        let mut oracle = Oracle::new(config, Timestamp::ZERO);
+        oracle.handle_sample(SubflowKey(1), &wifi(), &slow);
+        oracle.handle_timeout(at(1));
+        assert_eq!(oracle.symptom(&wifi()), Some(Symptom::Timeout));
+    }
+
+    #[test]
+    fn one_loss_is_excused_where_it_is_to_be() {
+        let symptom = |excused_losses, samples: &[TcpSample]| {
+            let config = OracleConfig { excused_losses, ..OracleConfig::default() };
+            fed_with(config, samples).symptom(&wifi())
+        };
+        let one_of_two = [sample(2, 1, 0)];
+        assert_eq!(symptom(0, &one_of_two), Some(Symptom::Loss), "the paper's");
+        assert_eq!(symptom(1, &one_of_two), None);
+        assert_eq!(symptom(1, &[sample(4, 2, 0)]), Some(Symptom::Loss));
+        assert_eq!(symptom(1, &[sample(2, 1, 0), sample(3, 1, 0), sample(5, 2, 0)]), None);
+    }
+
+    #[test]
     fn connections_of_a_netpath_add_up_and_others_do_not() {
         let mut oracle = Oracle::new(OracleConfig::default(), Timestamp::ZERO);
         let lte = NetPath { interface: "wwan0".to_owned(), ..wifi() };
@@ -475,12 +559,39 @@ mod tests {
     }
 
     #[test]
+    fn another_network_with_the_same_addresses_begins_anew() {
+        let mut oracle = fed(&[sample(10, 5, 0)]);
+        let cafe = NetPath { network: NetworkIdentity("cafe".to_owned()), ..wifi() };
+        // A connection that lives on, and a new one.
+        oracle.handle_sample(SubflowKey(1), &cafe, &TcpSample { at: at(2), ..sample(20, 5, 0) });
+        oracle.handle_sample(SubflowKey(2), &cafe, &TcpSample { at: at(2), ..sample(10, 1, 0) });
+        oracle.handle_timeout(at(2));
+        assert_eq!(oracle.statistics(&cafe).expect("known").loss_ppm, Some(50_000));
+        assert_eq!((oracle.symptom(&cafe), oracle.symptom(&wifi())), (None, Some(Symptom::Loss)));
+    }
+
+    #[test]
+    fn what_was_lost_long_ago_is_forgotten_once_something_is_sent() {
+        let mut oracle = fed(&[sample(10, 5, 0)]);
+        assert!(matches!(oracle.poll_event(), Some(OracleEvent::Underperforms { .. })));
+        // The connection is there all the time.
+        let long = at(1) + MEMORY + PERIOD;
+        oracle.handle_sample(SubflowKey(1), &wifi(), &TcpSample { at: long, ..sample(10, 5, 0) });
+        oracle.handle_timeout(long);
+        assert_eq!(oracle.symptom(&wifi()), Some(Symptom::Loss), "nothing is known better");
+        oracle.handle_sample(SubflowKey(1), &wifi(), &TcpSample { at: long, ..sample(20, 6, 0) });
+        oracle.handle_timeout(long + PERIOD);
+        assert_eq!(loss_ppm(&oracle), Some(100_000));
+        assert_eq!(oracle.poll_event(), Some(OracleEvent::Recovered { netpath: wifi() }));
+    }
+
+    #[test]
     fn netpaths_that_nobody_uses_are_forgotten() {
         let mut oracle = fed(&[sample(10, 0, 0)]);
         oracle.handle_closed(SubflowKey(1));
         oracle.handle_timeout(at(2));
         assert!(oracle.statistics(&wifi()).is_some());
-        oracle.handle_timeout(at(1) + KEPT_WITHOUT_CONNECTIONS);
+        oracle.handle_timeout(at(1) + MEMORY);
         assert_eq!(oracle.statistics(&wifi()), None);
     }
 

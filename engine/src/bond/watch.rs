@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use multiway_core::bond::{Detector, DetectorKind, Finding, Suspicion};
-use multiway_core::paths::{NetPath, Oracle, OracleConfig, OracleEvent, PathId, SubflowKey, Symptom};
+use multiway_core::paths::{
+    NetPath, NetworkIdentity, Oracle, OracleConfig, OracleEvent, PathId, SubflowKey, Symptom,
+};
 
 use super::shared::{SharedSession, SubflowReading};
 use crate::paths::now;
@@ -16,11 +18,20 @@ pub(super) struct Watch {
     oracle: Oracle,
     /// Subflows that the oracle knows, with their paths.
     known: BTreeMap<SubflowKey, (NetPath, PathId)>,
+    /// The networks that the paths are joined to.
+    networks: BTreeMap<PathId, NetworkIdentity>,
 }
 
 impl Watch {
     pub(super) fn new(kind: DetectorKind, oracle: OracleConfig) -> Self {
-        Self { kind, detectors: BTreeMap::new(), oracle: Oracle::new(oracle, now()), known: BTreeMap::new() }
+        let oracle = Oracle::new(kind.oracle(oracle), now());
+        let (detectors, known, networks) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { kind, detectors, oracle, known, networks }
+    }
+
+    /// Takes in which networks the paths are joined to now.
+    pub(super) fn set_networks(&mut self, networks: BTreeMap<PathId, NetworkIdentity>) {
+        self.networks = networks;
     }
 
     /// Reads the kernel's counters and tells the session what follows.
@@ -56,6 +67,7 @@ impl Watch {
                 source: source.ip(),
                 destination: destination.ip(),
                 interface: reading.path.0.to_string(),
+                network: self.networks.get(&reading.path).cloned().unwrap_or_default(),
             };
             let key = SubflowKey(reading.id.0);
             self.oracle.handle_sample(key, &netpath, &reading.sample);

@@ -2,7 +2,7 @@
 //!
 //! As Linux has it by default, in what a session can notice: an initial window of 10 segments, slow
 //! start that ends when the queue begins to grow (HyStart), a window that shrinks to 0.7 on loss
-//! (CUBIC), selective acknowledgments, and retransmission timeouts from 200 ms that double. Packets
+//! (CUBIC), selective acknowledgments, tail loss probes, and retransmission timeouts from 200 ms that double. Packets
 //! of one link keep their order, so whatever was sent before something that arrived is lost.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -101,6 +101,8 @@ pub struct Tcp {
     round: (u32, Duration),
     round_end: u64,
     timeout_at: Option<Timestamp>,
+    /// Since the last acknowledgment the last segment was sent once more (RFC 8985 section 7).
+    is_probed: bool,
     timeouts: u32,
     /// Acknowledged bytes by time, for the delivery rate.
     acked: VecDeque<(Timestamp, u64)>,
@@ -137,6 +139,7 @@ impl Tcp {
             round: (0, Duration::MAX),
             round_end: 0,
             timeout_at: None,
+            is_probed: false,
             timeouts: 0,
             acked: VecDeque::new(),
             segments_sent: 0,
@@ -210,6 +213,9 @@ impl Tcp {
         if self.timeout_at.is_none_or(|at| at > now) {
             return;
         }
+        if !self.is_probed && self.probe(now) {
+            return;
+        }
         self.timeouts += 1;
         self.threshold = (self.window / 2.0).max(2.0 * SEGMENT as f64);
         self.window = SEGMENT as f64;
@@ -220,6 +226,29 @@ impl Tcp {
         }
         self.timeout_at = Some(now + self.timeout());
         self.send(now);
+    }
+
+    /// Sends the last segment once more, so that its acknowledgment shows what is missing.
+    fn probe(&mut self, now: Timestamp) -> bool {
+        self.is_probed = true;
+        let Some((offset, last)) = self.sent.iter_mut().next_back().filter(|(_, last)| !last.arrived) else {
+            return false;
+        };
+        self.turns += 1;
+        (last.again, last.turn, last.at) = (true, self.turns, now);
+        let packet = Packet::Data { offset: *offset, bytes: last.bytes.clone(), fin: last.fin };
+        self.segments_again += 1;
+        self.timeout_at = Some(now + self.timeout());
+        self.note_sent(packet, now);
+        true
+    }
+
+    /// How long an acknowledgment is waited for before something is sent again.
+    fn patience(&self) -> Duration {
+        // The far end's acknowledgment of a single segment may be delayed.
+        let single = if self.sent.len() == 1 { LEAST_TIMEOUT } else { Duration::ZERO };
+        let probe = self.smoothed.filter(|_| !self.is_probed).map(|(smoothed, _)| smoothed * 2 + single);
+        self.timeout().min(probe.unwrap_or(MOST_TIMEOUT))
     }
 
     /// A packet arrived.
@@ -357,6 +386,7 @@ impl Tcp {
         if newly > 0 {
             self.note_delivered(newly, now);
             self.timeouts = 0;
+            self.is_probed = false;
         }
         if let Some(rtt) = rtt {
             self.note_rtt(rtt);
@@ -383,7 +413,7 @@ impl Tcp {
             self.grow(newly);
         }
         if newly > 0 {
-            self.timeout_at = (!self.sent.is_empty()).then(|| now + self.timeout());
+            self.timeout_at = (!self.sent.is_empty()).then(|| now + self.patience());
         }
         self.send(now);
     }
@@ -477,7 +507,7 @@ impl Tcp {
         self.segments_sent += 1;
         self.to_send.push_back(packet);
         if self.timeout_at.is_none() {
-            self.timeout_at = Some(now + self.timeout());
+            self.timeout_at = Some(now + self.patience());
         }
     }
 }

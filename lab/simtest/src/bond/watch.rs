@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use multiway_core::bond::{Detector, DetectorKind, Finding, Session, SubflowId, Suspicion};
 use multiway_core::paths::{
-    NetPath, Oracle, OracleConfig, OracleEvent, PathId, SubflowKey, Symptom, TcpSample,
+    NetPath, NetworkIdentity, Oracle, OracleConfig, OracleEvent, PathId, SubflowKey, Symptom, TcpSample,
 };
 use multiway_core::units::Timestamp;
 
@@ -20,12 +20,14 @@ pub(super) struct Watch {
 
 fn netpath(path: PathId) -> NetPath {
     let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    NetPath { source: address, destination: address, interface: path.0.to_string() }
+    let network = NetworkIdentity::default();
+    NetPath { source: address, destination: address, interface: path.0.to_string(), network }
 }
 
 impl Watch {
     pub(super) fn new(kind: DetectorKind, with_oracle: bool) -> Self {
-        let oracle = with_oracle.then(|| Oracle::new(OracleConfig::default(), Timestamp::ZERO));
+        let config = kind.oracle(OracleConfig::default());
+        let oracle = with_oracle.then(|| Oracle::new(config, Timestamp::ZERO));
         Self { kind, detectors: BTreeMap::new(), oracle, known: BTreeMap::new() }
     }
 
