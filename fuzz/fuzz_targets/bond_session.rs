@@ -84,7 +84,7 @@ impl Bench {
                 self.session.accept(stream, OpenResult::Connected, self.now);
             }
         }
-        assert!(self.session.held_bytes() <= LIMITS.receive_in_all + LIMITS.send_in_all);
+        assert!(self.session.held_bytes() <= LIMITS.most_received() + LIMITS.most_sent());
         assert!(self.session.streams() <= LIMITS.streams + 1024);
     }
 

@@ -1,6 +1,7 @@
 //! What a session is to do, and within which bounds.
 
 use super::scheduler::SchedulerKind;
+use super::wire::INITIAL_STREAM_WINDOW;
 use crate::paths::Preference;
 
 /// Which end of a session this is.
@@ -56,28 +57,43 @@ pub struct Limits {
     pub subflows_per_path: usize,
     /// Received bytes held for one stream; its window grows up to this.
     pub receive_per_stream: u64,
-    /// Received bytes held over all streams.
+    /// Received bytes held over all streams, besides [`INITIAL_STREAM_WINDOW`] of each.
     pub receive_in_all: u64,
     /// Bytes held to be sent or sent again, for one stream.
     pub send_per_stream: u64,
-    /// Bytes held to be sent or sent again, over all streams.
+    /// Bytes held to be sent or sent again over all streams, besides [`INITIAL_STREAM_WINDOW`] of each.
     pub send_in_all: u64,
 }
 
 impl Limits {
     /// The width of the set that says which subflows carry a segment.
     pub const MOST_SUBFLOWS: usize = 64;
+
+    /// Received bytes held at most, however many readers stop.
+    pub fn most_received(&self) -> u64 {
+        self.receive_in_all.saturating_add(self.of_streams())
+    }
+
+    /// Bytes held at most to be sent or sent again.
+    pub fn most_sent(&self) -> u64 {
+        self.send_in_all.saturating_add(self.of_streams())
+    }
+
+    fn of_streams(&self) -> u64 {
+        INITIAL_STREAM_WINDOW.saturating_mul(self.streams as u64)
+    }
 }
 
 impl Default for Limits {
-    /// 100 Mbit/s at a round trip of 500 ms need 6 MiB in each direction.
+    /// 100 Mbit/s at a round trip of 500 ms need 6 MiB in each direction. What is received is counted as
+    /// granted, of which connections that are silent keep some: a thousand of them leave 4 of 64 MiB.
     fn default() -> Self {
         Self {
             streams: 1024,
             subflows: 16,
             subflows_per_path: 6,
             receive_per_stream: 8 << 20,
-            receive_in_all: 32 << 20,
+            receive_in_all: 64 << 20,
             send_per_stream: 8 << 20,
             send_in_all: 32 << 20,
         }

@@ -36,6 +36,6 @@ pub use action::{
 };
 pub use config::{Limits, Policy, Role, Schedulers, SessionConfig, StreamClass};
 pub use detector::{Detector, DetectorKind, Finding};
-pub use session::{Carried, PathObservation, Session, StreamStatus, SubflowStatus};
+pub use session::{Carried, PathObservation, Session, StreamStatus, SubflowStatus, WindowCounts};
 pub use subflow::{SubflowId, SubflowSample};
 pub use wire::StreamId;

@@ -75,7 +75,7 @@ pub struct RelayLimits {
     pub streams_per_session: usize,
     /// Bytes held for one stream and direction.
     pub stream_bytes: u64,
-    /// Bytes held for one session and direction.
+    /// Bytes held for one session and direction, besides 64 KiB of each stream.
     pub session_bytes: u64,
     /// TLS handshakes per second in all.
     pub handshakes_per_second: u32,

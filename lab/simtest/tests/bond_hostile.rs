@@ -360,7 +360,7 @@ fn attempt() -> impl Strategy<Value = Try> {
 /// What a session may hold besides the payload of streams.
 fn check_bounds(session: &Session) -> Result<(), TestCaseError> {
     let limits = session.config().limits;
-    prop_assert!(session.held_bytes() <= limits.receive_in_all + limits.send_in_all);
+    prop_assert!(session.held_bytes() <= limits.most_received() + limits.most_sent());
     prop_assert!(session.streams() <= limits.streams + 1024);
     Ok(())
 }

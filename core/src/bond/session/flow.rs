@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::status::WindowCounts;
 use crate::bond::action::Violation;
+use crate::bond::config::Limits;
 use crate::bond::stream::Slots;
 use crate::bond::wire::{INITIAL_SESSION_WINDOW, MAX_SEGMENTS, MAX_STREAMS_AHEAD, StreamId};
 
@@ -14,7 +16,29 @@ const MOST_REMEMBERED: usize = 1024;
 /// be as many as [`MAX_SEGMENTS`] and one for so many bytes of the window.
 const BYTES_PER_RUN: u64 = 512;
 
+/// The far end is told of a wider window when this part of what it has left was read, but of fewer bytes only
+/// when a stream's first window would not fit any more.
+const TELL_PART: u64 = 4;
+const LEAST_STEP: u64 = 16 << 10;
+
+/// What the pool gives a stream, of the part `f` of it that others leave free: `f²` of this part of the pool to
+/// a stream whose reader reads,
+const SHARE: u64 = 2;
+
+/// and of this part to a new one, of whose reader nothing is known: most never send much.
+const FIRST_SHARE: u64 = 64;
+
 /// Flow control over all streams.
+///
+/// Every stream may send [`crate::bond::wire::INITIAL_STREAM_WINDOW`] bytes that are not read. What it is granted beyond
+/// comes out of a pool, by a threshold on what is free as in switches whose ports share memory (Choudhury and
+/// Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). Bytes granted are counted, not those that came: who
+/// counted these would have to hold them all when every reader stops. The session's window holds the pool and
+/// what every stream has, so that it stops no stream which its own window lets send.
+///
+/// The threshold falls with the square of what is free. With a fixed fraction each reader that stops would leave
+/// the same fraction to the next one, and twenty of them nothing to speak of; with the square `n` of them leave
+/// 2 / (n + 2) of the pool.
 #[derive(Debug)]
 pub(super) struct Flow {
     /// New bytes sent.
@@ -27,6 +51,9 @@ pub(super) struct Flow {
     consumed: u64,
     granted: u64,
     window: u64,
+    pool: u64,
+    /// What streams were granted out of the pool and have not read.
+    promised: u64,
     /// Runs of bytes behind gaps, over all streams.
     runs: usize,
     most_runs: usize,
@@ -35,8 +62,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn new(most: u64) -> Self {
-        let window = most.max(INITIAL_SESSION_WINDOW);
+    pub(super) fn new(limits: &Limits) -> Self {
+        let window = limits.most_received().max(INITIAL_SESSION_WINDOW);
         Self {
             sent: 0,
             granted_to_us: INITIAL_SESSION_WINDOW,
@@ -44,6 +71,8 @@ impl Flow {
             consumed: 0,
             granted: INITIAL_SESSION_WINDOW,
             window,
+            pool: limits.receive_in_all,
+            promised: 0,
             runs: 0,
             most_runs: MAX_SEGMENTS + usize::try_from(window / BYTES_PER_RUN).unwrap_or(usize::MAX / 2),
             is_due: window > INITIAL_SESSION_WINDOW,
@@ -60,15 +89,45 @@ impl Flow {
             return Err(Violation::BeyondSessionWindow);
         }
         self.received += bytes;
+        self.note_due();
         Ok(())
     }
 
     /// `bytes` more were read or given up than before.
     pub(super) fn handle_consumed(&mut self, bytes: u64) {
         self.consumed += bytes;
-        if self.consumed + self.window >= self.granted + self.window / 4 {
-            self.is_due = true;
-        }
+        self.note_due();
+    }
+
+    fn note_due(&mut self) {
+        let step = ((self.granted - self.received) / TELL_PART).clamp(LEAST_STEP, self.window / TELL_PART);
+        self.is_due |= self.consumed + self.window >= self.granted + step;
+    }
+
+    /// What a stream was granted out of the pool and has not read is `after` in place of `before`.
+    pub(super) fn handle_promised(&mut self, before: u64, after: u64) {
+        self.promised = self.promised + after - before;
+    }
+
+    /// What a stream that holds `own` bytes of the pool may have of it.
+    pub(super) fn room(&self, own: u64) -> u64 {
+        self.share(self.pool.saturating_sub(self.promised - own), SHARE)
+    }
+
+    /// What a new stream may have of the pool.
+    pub(super) fn first_room(&self) -> u64 {
+        self.share(self.pool.saturating_sub(self.promised), FIRST_SHARE)
+    }
+
+    fn share(&self, free: u64, part: u64) -> u64 {
+        let whole = u128::from(self.pool.max(1)) * u128::from(part);
+        u64::try_from(u128::from(free) * u128::from(free) / whole).unwrap_or(u64::MAX)
+    }
+
+    /// For status.
+    pub(super) fn counts(&self) -> WindowCounts {
+        let Self { sent, received, consumed, promised, .. } = *self;
+        WindowCounts { sent, received, read: consumed, promised }
     }
 
     /// A stream has `after` runs behind gaps in place of `before`; false when there are too many.

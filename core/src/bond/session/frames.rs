@@ -8,7 +8,9 @@ use crate::bond::config::{Role, StreamClass};
 use crate::bond::scheduler::SchedulerKind;
 use crate::bond::stream::Freed;
 use crate::bond::subflow::{MOST_CONTROL, SubflowId};
-use crate::bond::wire::{Data, Destination, Frame, FrameType, OpenResult, Standing, StreamId};
+use crate::bond::wire::{
+    Data, Destination, Frame, FrameType, INITIAL_STREAM_WINDOW, OpenResult, Standing, StreamId,
+};
 use crate::units::Timestamp;
 
 /// Streams beyond the limit that are refused and of which the device does not know that yet. An honest
@@ -172,6 +174,7 @@ impl Session {
         self.events.push_back(Event::StreamOpening { stream: id, destination, class });
         // Tells the device that its stream is known, and the window.
         if let Some(stream) = self.streams.get_mut(&id) {
+            stream.grant_first(&mut self.flow);
             stream.needs_ack = true;
         }
         self.schedule(id, now);
@@ -233,7 +236,6 @@ impl Session {
 
     fn handle_data(&mut self, slot: usize, data: Data, now: Timestamp) -> Result<(), Violation> {
         let Data { stream: id, dsn, mark, bytes } = data;
-        let rtt = self.longest_rtt();
         let path = self.subflow(slot).map(|subflow| subflow.path);
         let length = bytes.len() as u64;
         self.confirm(id, slot, now);
@@ -261,12 +263,15 @@ impl Session {
                 Carried::add(&mut stream.carried, path, 0, length);
             }
         }
+        if mark.fin {
+            stream.note_promised(&mut self.flow);
+        }
         stream.unacked += arrival.in_order;
         let is_urgent = stream.unacked >= ACK_EVERY
             || stream.receiver.has_gap()
             || !arrival.is_new
             || stream.receiver.is_complete()
-            || stream.receiver.wants_grant(rtt, now);
+            || stream.wants_grant(&self.flow);
         if arrival.is_readable {
             self.events.push_back(Event::Readable { stream: id });
         }
@@ -335,7 +340,7 @@ impl Session {
         let is_wider = stream.sender.handle_window(window);
         let buffered = buffered - stream.sender.buffered();
         let is_progress = !freed.is_empty();
-        let needs_more = (is_wider && stream.sender.unsent() > 0) || stream.sender.has_work();
+        let needs_more = stream.can_send();
         for part in &freed {
             for carrier in part.carriers.iter() {
                 if let Some(subflow) = self.slots.get_mut(carrier).and_then(Option::as_mut) {
@@ -345,6 +350,9 @@ impl Session {
         }
         self.apply_freed(freed);
         self.free_send_buffer(id, buffered);
+        if is_wider {
+            self.tell_writable(id);
+        }
         if is_progress {
             self.note_original(slot, now);
         }
@@ -380,6 +388,11 @@ impl Session {
     ) -> Result<(), Violation> {
         // A stream that the device gave up before the relay heard of it.
         if self.role == Role::Relay && self.numbers.see(id)? {
+            if end > INITIAL_STREAM_WINDOW {
+                return Err(Violation::BeyondStreamWindow(id.0));
+            }
+            self.flow.handle_received(end)?;
+            self.flow.handle_consumed(end);
             return self.handle_late(slot, id);
         }
         if !self.is_seen(id) {

@@ -87,13 +87,13 @@ impl Session {
     pub(super) fn schedule(&mut self, id: StreamId, now: Timestamp) {
         self.update_busy(id, now);
         let Some(stream) = self.streams.get(&id) else { return };
-        let has_work = stream.reset.is_none() && stream.sender.has_work();
-        if has_work {
+        let can_send = stream.can_send();
+        if can_send {
             self.lease(id);
         }
         let Some(stream) = self.streams.get(&id) else { return };
         let mut wanted = Slots::NONE;
-        if has_work {
+        if can_send {
             wanted = stream.leases.iter().fold(wanted, |wanted, (_, slot)| wanted.with(*slot));
         }
         if stream.has_control() && (wanted == Slots::NONE || stream.needs_reset || stream.needs_ack) {
@@ -200,7 +200,8 @@ impl Session {
         let is_open = stream.reset.is_none();
         let is_expecting = is_open && stream.receiver.expects_more();
         let is_busy = is_expecting
-            || (is_open && (stream.sender.has_work() || stream.sender.has_outstanding()))
+            || stream.can_send()
+            || (is_open && stream.sender.has_outstanding())
             || !stream.is_confirmed
             || stream.reset.is_some();
         let expecting_on = stream.arrived_on.filter(|_| is_expecting);

@@ -41,7 +41,7 @@ use super::wire::{Destination, OpenResult, Standing, StreamId};
 use crate::paths::PathId;
 use crate::units::Timestamp;
 
-pub use status::{Carried, PathObservation, StreamStatus, SubflowStatus};
+pub use status::{Carried, PathObservation, StreamStatus, SubflowStatus, WindowCounts};
 
 /// An acknowledgment waits so long for data to go along with.
 const ACK_DELAY: Duration = Duration::from_millis(25);
@@ -72,6 +72,8 @@ pub struct Session {
     starved: BTreeSet<StreamId>,
     /// Bytes in the send buffers of all streams.
     send_buffered: u64,
+    /// Those beyond what every stream may hold.
+    send_pooled: u64,
     /// How subflows may be used, where the far end is to be told (device).
     standings: BTreeMap<SubflowId, Standing>,
     /// What it was told, and over which subflow; said again when that one fails.
@@ -99,6 +101,8 @@ struct Stream {
     scheduler: Box<dyn Scheduler>,
     sender: Sender,
     receiver: Receiver,
+    /// What it counts as in the session's pool of windows.
+    promised: u64,
     /// Whether the relay is known to have heard of it.
     is_confirmed: bool,
     /// Subflows that carried its OPEN.
@@ -150,6 +154,7 @@ impl Stream {
             scheduler: own.build(),
             sender: Sender::new(),
             receiver: Receiver::new(limits.receive_per_stream, now),
+            promised: 0,
             is_confirmed: false,
             opened_on: Slots::NONE,
             result: None,
@@ -179,6 +184,37 @@ impl Stream {
         self.needs_ack || self.needs_opened || self.needs_reset || !self.is_confirmed
     }
 
+    /// Whether it has data that may go out.
+    fn can_send(&self) -> bool {
+        let is_open = self.reset.is_none();
+        is_open && (self.sender.can_send() || (self.scheduler.is_redundant() && self.sender.has_work()))
+    }
+
+    /// Grants the first window.
+    fn grant_first(&mut self, flow: &mut Flow) {
+        self.receiver.grant_first(flow.first_room());
+        self.note_promised(flow);
+    }
+
+    /// The window to tell the far end.
+    fn grant(&mut self, flow: &mut Flow) -> u64 {
+        let window = self.receiver.grant(flow.room(self.promised));
+        self.note_promised(flow);
+        window
+    }
+
+    /// Whether the far end should hear of a wider window.
+    fn wants_grant(&self, flow: &Flow) -> bool {
+        self.receiver.wants_grant(flow.room(self.promised))
+    }
+
+    /// Something was granted, read, or given up.
+    fn note_promised(&mut self, flow: &mut Flow) {
+        let promised = if self.reset.is_some() { 0 } else { self.receiver.promised() };
+        flow.handle_promised(self.promised, promised);
+        self.promised = promised;
+    }
+
     /// Whether both directions ended and nothing is owed.
     fn is_over(&self) -> bool {
         self.sender.is_done() && self.is_end_read && !self.needs_ack && self.reset.is_none()
@@ -188,7 +224,7 @@ impl Stream {
 impl Session {
     /// A session without subflows. A device asks for the first one once it has paths.
     pub fn new(role: Role, config: SessionConfig, _now: Timestamp) -> Self {
-        let flow = Flow::new(config.limits.receive_in_all);
+        let flow = Flow::new(&config.limits);
         Self {
             role,
             streams: BTreeMap::new(),
@@ -203,6 +239,7 @@ impl Session {
             blocked: VecDeque::new(),
             starved: BTreeSet::new(),
             send_buffered: 0,
+            send_pooled: 0,
             standings: BTreeMap::new(),
             told: BTreeMap::new(),
             plan: Plan::new(),

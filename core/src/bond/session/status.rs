@@ -84,6 +84,19 @@ pub struct Carried {
     pub received: u64,
 }
 
+/// What a session's window counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WindowCounts {
+    /// Bytes that this end has sent, each once.
+    pub sent: u64,
+    /// Bytes that came, each once, and those that will not come because their stream was reset.
+    pub received: u64,
+    /// Those that were read or given up.
+    pub read: u64,
+    /// Bytes beyond each stream's first 64 KiB that this end has granted and that were not read.
+    pub promised: u64,
+}
+
 impl Carried {
     /// Counts what a path carried.
     pub(super) fn add(carried: &mut Vec<Self>, path: PathId, sent: u64, received: u64) {
@@ -184,6 +197,11 @@ impl Session {
     /// Bytes held: received and not read, and sent or to be sent and not acknowledged.
     pub fn held_bytes(&self) -> u64 {
         self.flow.held() + self.send_buffered
+    }
+
+    /// What the session's window counts.
+    pub fn window_counts(&self) -> WindowCounts {
+        self.flow.counts()
     }
 
     /// Which end this is.

@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
+use super::flow::Flow;
 use super::lease::{Tier, tier};
 use super::{ACK_DELAY, Carried, Session, Stream};
 use crate::bond::config::{Limits, Role};
@@ -203,17 +204,16 @@ impl Session {
             stream.spoke_on = stream.spoke_on.with(slot);
         }
         if stream.needs_ack && stream.reset.is_none() {
-            put_ack(id, stream, slot, flight);
+            put_ack(id, stream, &mut self.flow, slot, flight);
         }
     }
 
     /// The next segment of a stream, if this subflow shall have it.
     fn write_segment(&mut self, id: StreamId, slot: usize, flight: &mut Flight, now: Timestamp) -> Turn {
         if !self.is_chosen(id, slot, now) {
-            let has_work = self.streams.get(&id).is_some_and(|stream| {
-                stream.reset.is_none() && stream.sender.has_work() && is_leased(stream, slot)
-            });
-            return if has_work { Turn::Waits } else { Turn::Done };
+            let stream = self.streams.get(&id);
+            let waits = stream.is_some_and(|stream| stream.can_send() && is_leased(stream, slot));
+            return if waits { Turn::Waits } else { Turn::Done };
         }
         let credit = self.flow.credit();
         let Some(subflow) = self.subflow(slot) else { return Turn::Done };
@@ -244,7 +244,7 @@ impl Session {
     /// Whether the stream's scheduler gives its next segment to this subflow.
     fn is_chosen(&mut self, id: StreamId, slot: usize, now: Timestamp) -> bool {
         let Some(stream) = self.streams.get(&id) else { return false };
-        if stream.reset.is_some() || !stream.sender.has_work() || !is_leased(stream, slot) {
+        if !stream.can_send() || !is_leased(stream, slot) {
             return false;
         }
         let sees_backups = stream.scheduler.sees_backups();
@@ -315,7 +315,7 @@ impl Session {
                 && stream.reset.is_none()
                 && stream.unacked > 0
             {
-                put_ack(id, stream, slot, flight);
+                put_ack(id, stream, &mut self.flow, slot, flight);
             }
         }
         if subflow.acks.is_empty() {
@@ -328,11 +328,11 @@ fn is_leased(stream: &Stream, slot: usize) -> bool {
     stream.leases.iter().any(|(_, leased)| *leased == slot)
 }
 
-fn put_ack(id: StreamId, stream: &mut Stream, slot: usize, flight: &mut Flight) {
+fn put_ack(id: StreamId, stream: &mut Stream, flow: &mut Flow, slot: usize, flight: &mut Flight) {
     stream.needs_ack = false;
     stream.unacked = 0;
     stream.spoke_on = stream.spoke_on.with(slot);
-    let window = stream.receiver.grant();
+    let window = stream.grant(flow);
     flight.put(&Frame::Ack { stream: id, data_ack: stream.receiver.data_ack(), window });
 }
 

@@ -5,6 +5,7 @@ mod receiver;
 mod sender;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub(super) use receiver::Receiver;
 pub(super) use sender::{Emission, Freed, Room, Sender, Slots};

@@ -4,24 +4,10 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 
 use super::pieces::Pieces;
+use super::window::Window;
 use crate::bond::action::Violation;
 use crate::bond::wire::{INITIAL_STREAM_WINDOW, MAX_SEGMENTS, Mark, StreamId};
 use crate::units::Timestamp;
-
-/// Window that a stream is granted at first contact; it doubles while the reader keeps up.
-const FIRST_WINDOW: u64 = 1 << 20;
-
-/// A window doubles when it was used up within this many round trips: less than two, and it was the
-/// window that limited the sender.
-const GROWTH_ROUNDS: u32 = 2;
-
-/// Shorter round trips are taken for this long: another path may join at any time, and what it brings late
-/// holds up what the faster one has brought.
-const GROWTH_FLOOR: Duration = Duration::from_millis(250);
-
-/// A window of which less than one part in so many is left is used up, if what came last waits behind a gap:
-/// then a slow path held up a fast one, however long that took.
-const NEARLY: u64 = 8;
 
 /// The far end's direction of one stream: puts bytes in order and says how much more may come.
 #[derive(Debug)]
@@ -36,15 +22,7 @@ pub(in crate::bond) struct Receiver {
     idle: bool,
     /// Where the direction ends.
     end: Option<u64>,
-    /// Bytes below may be sent, as the far end was told.
-    granted: u64,
-    window: u64,
-    most: u64,
-    window_since: Timestamp,
-    /// Whether the window was nearly used up behind a gap.
-    is_held_up: bool,
-    /// Whether a wider window waits to be told.
-    is_grant_due: bool,
+    window: Window,
 }
 
 /// What a DATA frame did.
@@ -63,19 +41,13 @@ pub(in crate::bond) struct Arrival {
 impl Receiver {
     /// A direction of which at most `most` bytes are held, or the protocol's initial window.
     pub(in crate::bond) fn new(most: u64, now: Timestamp) -> Self {
-        let most = most.max(INITIAL_STREAM_WINDOW);
         Self {
             ready: Pieces::default(),
             ahead: BTreeMap::new(),
             highest: 0,
             idle: true,
             end: None,
-            granted: INITIAL_STREAM_WINDOW,
-            window: most.min(FIRST_WINDOW),
-            most,
-            window_since: now,
-            is_held_up: false,
-            is_grant_due: false,
+            window: Window::new(most, now),
         }
     }
 
@@ -88,7 +60,7 @@ impl Receiver {
         bytes: Bytes,
     ) -> Result<Arrival, Violation> {
         let end = dsn + bytes.len() as u64;
-        if end > self.granted {
+        if end > self.window.granted() {
             return Err(Violation::BeyondStreamWindow(stream.0));
         }
         if self.end.is_some_and(|known| end > known || (mark.fin && end != known))
@@ -111,15 +83,20 @@ impl Receiver {
         if self.ahead.len() > MAX_SEGMENTS {
             return Err(Violation::TooManyGaps(stream.0));
         }
-        self.is_held_up |= self.has_gap() && self.granted - self.highest < self.window / NEARLY;
+        if self.has_gap() {
+            self.window.handle_gap(self.highest);
+        }
         arrival.in_order = self.ready.end() - before;
         arrival.is_readable = arrival.in_order > 0 || self.is_complete() != was_complete;
         Ok(arrival)
     }
 
     /// Takes bytes off in order.
-    pub(in crate::bond) fn read(&mut self, most: usize) -> Option<Bytes> {
-        self.ready.take(most)
+    pub(in crate::bond) fn read(&mut self, most: usize, rtt: Duration, now: Timestamp) -> Option<Bytes> {
+        let before = self.consumed();
+        let bytes = self.ready.take(most)?;
+        self.window.handle_read(before, self.consumed(), rtt, now);
+        Some(bytes)
     }
 
     /// Whether everything up to the end was read.
@@ -149,7 +126,7 @@ impl Receiver {
 
     /// Whether more is to be expected: the last data was not marked idle, and there is room for more.
     pub(in crate::bond) fn expects_more(&self) -> bool {
-        !self.idle && self.end.is_none() && self.highest < self.granted
+        !self.idle && self.end.is_none() && self.highest < self.window.granted()
     }
 
     /// Runs behind a gap, which cost memory beyond their bytes.
@@ -162,36 +139,33 @@ impl Receiver {
         !self.ahead.is_empty()
     }
 
-    /// The window to tell the far end now.
-    pub(in crate::bond) fn grant(&mut self) -> u64 {
-        self.is_grant_due = false;
-        self.granted = self.granted.max(self.ready.begin() + self.window);
-        self.granted
+    /// Bytes that may still have to be held beyond what every stream has: granted and not read.
+    pub(in crate::bond) fn promised(&self) -> u64 {
+        let last = self.end.unwrap_or(self.window.granted());
+        last.saturating_sub(self.consumed()).saturating_sub(INITIAL_STREAM_WINDOW)
     }
 
-    /// Whether the far end should hear of a wider window now: a quarter of it was read.
-    pub(in crate::bond) fn wants_grant(&mut self, rtt: Duration, now: Timestamp) -> bool {
-        if self.end.is_some() || self.is_grant_due {
-            return self.is_grant_due;
+    /// Grants a first window, of `extra` bytes more than the protocol's.
+    pub(in crate::bond) fn grant_first(&mut self, extra: u64) {
+        self.window.grant_first(extra);
+    }
+
+    /// The window to tell the far end now, when the session's pool has `room` for the stream.
+    pub(in crate::bond) fn grant(&mut self, room: u64) -> u64 {
+        if self.end.is_some() {
+            return self.window.granted();
         }
-        let due = self.ready.begin() + self.window;
-        if due < self.granted + self.window / 4 {
-            return false;
-        }
-        if self.consumed() > 0 {
-            let is_used_up = now - self.window_since < rtt.max(GROWTH_FLOOR) * GROWTH_ROUNDS;
-            if std::mem::take(&mut self.is_held_up) || is_used_up {
-                self.window = (self.window * 2).min(self.most);
-            }
-            self.window_since = now;
-        }
-        self.is_grant_due = true;
-        true
+        self.window.grant(self.consumed(), room)
+    }
+
+    /// Whether the far end should hear of a wider window now.
+    pub(in crate::bond) fn wants_grant(&self, room: u64) -> bool {
+        self.end.is_none() && self.window.wants_grant(self.consumed(), room)
     }
 
     /// Counts bytes up to `end` as arrived, since they will not be; by how much the highest rose.
     pub(in crate::bond) fn raise(&mut self, stream: StreamId, end: u64) -> Result<u64, Violation> {
-        if end > self.granted {
+        if end > self.window.granted() {
             return Err(Violation::BeyondStreamWindow(stream.0));
         }
         if self.end.is_some_and(|known| end > known) {

@@ -171,6 +171,11 @@ impl Sender {
         !self.lost.is_empty() || self.unsent() > 0 || self.is_fin_due()
     }
 
+    /// Whether something waits to be sent that the far end's window lets out.
+    pub(in crate::bond) fn can_send(&self) -> bool {
+        self.has_work() && !(self.lost.is_empty() && self.is_window_blocked())
+    }
+
     /// Whether bytes wait for the far end's window.
     pub(in crate::bond) fn is_window_blocked(&self) -> bool {
         self.unsent() > 0 && self.window_left() == 0

@@ -26,7 +26,7 @@ fn data(receiver: &mut Receiver, dsn: u64, mark: Mark, bytes: &'static [u8]) -> 
 
 fn read_all(receiver: &mut Receiver) -> Vec<u8> {
     let mut all = Vec::new();
-    while let Some(bytes) = receiver.read(3) {
+    while let Some(bytes) = receiver.read(3, Duration::ZERO, Timestamp::ZERO) {
         all.extend_from_slice(&bytes);
     }
     all
@@ -68,46 +68,69 @@ fn more_is_expected_until_the_last_data_is_marked_idle() {
     assert!(receiver.expects_more());
 }
 
-#[test]
-fn the_window_grows_while_the_reader_keeps_up_and_stops_at_its_bound() {
-    let mut receiver = Receiver::new(1 << 20, Timestamp::ZERO);
-    let rtt = Duration::from_millis(100);
-    let mut now = Timestamp::ZERO;
-    assert!(receiver.wants_grant(rtt, now));
-    let mut dsn = 0;
-    for _ in 0..200 {
-        let granted = receiver.grant();
-        assert!(granted - receiver.consumed() <= 1 << 20);
-        while dsn < granted {
-            let piece = (granted - dsn).min(16 << 10);
-            receiver.handle_data(STREAM, dsn, PLAIN, vec![0; piece as usize].into()).expect("allowed");
-            dsn += piece;
-        }
-        while receiver.read(1 << 20).is_some() {}
-        now = now + rtt;
-        assert!(receiver.wants_grant(rtt, now));
+/// The far end sends what it may, and so much is read; how wide the window is then.
+fn round(receiver: &mut Receiver, read: u64, room: u64, now: Timestamp) -> u64 {
+    let granted = receiver.grant(room);
+    let sent = receiver.highest();
+    let piece = Bytes::from(vec![0; (granted - sent) as usize]);
+    receiver.handle_data(STREAM, sent, PLAIN, piece).expect("allowed");
+    let mut left = read as usize;
+    while left > 0
+        && let Some(bytes) = receiver.read(left.min(16 << 10), RTT, now)
+    {
+        left -= bytes.len();
     }
-    assert_eq!(receiver.grant() - receiver.consumed(), 1 << 20);
+    receiver.grant(room) - receiver.consumed()
+}
+
+const RTT: Duration = Duration::from_millis(200);
+
+fn seconds(seconds: u64) -> Timestamp {
+    Timestamp::from_origin(Duration::from_secs(seconds))
+}
+
+#[test]
+fn a_window_grows_with_what_is_read_in_a_round_trip_up_to_its_bound() {
+    let mut receiver = receiver();
+    assert_eq!(round(&mut receiver, u64::MAX, u64::MAX, seconds(1)), 1 << 20);
+    let mut receiver = Receiver::new(8 << 20, Timestamp::ZERO);
+    let windows = (1..6).map(|at| round(&mut receiver, u64::MAX, u64::MAX, seconds(at)));
+    assert_eq!(windows.collect::<Vec<_>>(), [1 << 20, 4 << 20, 8 << 20, 8 << 20, 8 << 20]);
+}
+
+#[test]
+fn the_window_of_a_slow_reader_does_not_grow() {
+    let mut receiver = Receiver::new(8 << 20, Timestamp::ZERO);
+    for at in 1..100 {
+        assert!(round(&mut receiver, 8 << 10, u64::MAX, seconds(at)) <= INITIAL_STREAM_WINDOW);
+    }
+}
+
+#[test]
+fn a_window_grows_no_further_than_the_session_has_room_and_is_never_less_than_the_first() {
+    let mut receiver = Receiver::new(8 << 20, Timestamp::ZERO);
+    let windows = [300_000, 100_000, 0].map(|room| round(&mut receiver, u64::MAX, room, seconds(1)));
+    assert_eq!(windows, [300_000, 100_000, 0].map(|room| INITIAL_STREAM_WINDOW + room));
+    assert_eq!(receiver.promised(), 0);
+    receiver.grant(500_000);
+    assert_eq!(receiver.promised(), 500_000);
+    let end = receiver.highest() + INITIAL_STREAM_WINDOW + 1;
+    receiver.handle_data(STREAM, end, FIN, Bytes::new()).expect("allowed");
+    assert_eq!(receiver.promised(), 1, "behind the end nothing comes");
 }
 
 #[test]
 fn a_window_that_a_gap_used_up_grows_however_long_that_took() {
     let mut receiver = Receiver::new(8 << 20, Timestamp::ZERO);
-    let at = |seconds| Timestamp::from_origin(Duration::from_secs(seconds));
-    let rtt = Duration::from_millis(50);
-    let read = |receiver: &mut Receiver, now| {
-        while receiver.read(usize::MAX).is_some() {}
-        assert!(receiver.wants_grant(rtt, now));
-        receiver.grant() - receiver.consumed()
-    };
     let piece = |length: u64| Bytes::from(vec![0; length as usize]);
-    assert!(receiver.wants_grant(rtt, at(0)));
-    let granted = receiver.grant();
-    receiver.handle_data(STREAM, 0, PLAIN, piece(granted)).unwrap();
-    assert_eq!(read(&mut receiver, at(5)), granted, "a leisurely sender needs no more");
-    receiver.handle_data(STREAM, granted + 1, PLAIN, piece(granted - 1)).unwrap();
-    receiver.handle_data(STREAM, granted, PLAIN, piece(1)).unwrap();
-    assert_eq!(read(&mut receiver, at(10)), 2 * granted);
+    let granted = receiver.grant(u64::MAX);
+    receiver.handle_data(STREAM, 1, PLAIN, piece(granted - 1)).unwrap();
+    receiver.handle_data(STREAM, 0, PLAIN, piece(1)).unwrap();
+    let mut at = 10;
+    while receiver.read(4096, RTT, seconds(at)).is_some() {
+        at += 1;
+    }
+    assert_eq!(receiver.grant(u64::MAX) - receiver.consumed(), 1 << 20);
 }
 
 #[test]

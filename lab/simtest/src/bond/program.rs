@@ -219,10 +219,25 @@ impl Program {
             if side.over.is_some() || side.is_end_read || side.waits_for_bytes || side.read_at > now {
                 return Ok(moved);
             }
-            match session.read(id, half.read_chunk, now) {
+            let most = match half.stop {
+                Some(stop) if now < Timestamp::ZERO + stop.until => {
+                    stop.after.saturating_sub(side.read).min(half.read_chunk as u64) as usize
+                }
+                Some(stop) if stop.resets && side.read >= stop.after => {
+                    session.reset(id, RESET, now);
+                    side.over = Some(Over::Reset);
+                    return Ok(true);
+                }
+                _ => half.read_chunk,
+            };
+            if most == 0 {
+                side.read_at = half.stop.map_or(now, |stop| Timestamp::ZERO + stop.until);
+                return Ok(moved);
+            }
+            match session.read(id, most, now) {
                 Read::Bytes(bytes) => {
-                    if bytes.is_empty() || bytes.len() > half.read_chunk {
-                        return Err(format!("reads {} bytes of {}", bytes.len(), half.read_chunk));
+                    if bytes.is_empty() || bytes.len() > most {
+                        return Err(format!("reads {} bytes of {most}", bytes.len()));
                     }
                     if side.read + bytes.len() as u64 > far_written {
                         return Err("brings more than was written".to_owned());

@@ -98,6 +98,19 @@ pub struct Half {
     pub read_chunk: usize,
     /// and then waits.
     pub read_pause: Duration,
+    /// The reader stops for a while.
+    pub stop: Option<Stop>,
+}
+
+/// A reader that stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stop {
+    /// After so many bytes,
+    pub after: u64,
+    /// until then.
+    pub until: Duration,
+    /// Whether it resets the stream then; else it reads on.
+    pub resets: bool,
 }
 
 impl Half {
@@ -111,6 +124,7 @@ impl Half {
             resets_at: None,
             read_chunk: usize::MAX,
             read_pause: Duration::ZERO,
+            stop: None,
         }
     }
 }

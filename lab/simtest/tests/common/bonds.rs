@@ -164,6 +164,7 @@ fn half(most: u64) -> impl Strategy<Value = Half> {
             resets_at: resets.map(|share| (total as f64 * share) as u64),
             read_chunk: read_chunk.max(total as usize / 100),
             read_pause: ms(read_pause),
+            stop: None,
         }
     })
 }

@@ -185,14 +185,17 @@ impl World {
 
     /// Whether nothing is left of any stream at either end.
     fn is_last_word_said(&mut self) -> bool {
+        if self.sessions.iter().any(|session| session.streams() > 0) {
+            return false;
+        }
         for (name, end) in [("device", DEVICE), ("relay", RELAY)] {
-            let session = &self.sessions[end];
-            if session.streams() > 0 {
-                return false;
-            }
-            let held = session.held_bytes();
+            let held = self.sessions[end].held_bytes();
             if held > 0 {
                 self.fault(format!("the {name} holds {held} bytes without a stream"));
+            }
+            let [far, own] = [1 - end, end].map(|end| self.sessions[end].window_counts());
+            if far.sent != own.received || own.received != own.read || own.promised > 0 {
+                self.fault(format!("the window to the {name} is not free: {far:?} sent, {own:?} came"));
             }
         }
         true
@@ -339,8 +342,7 @@ impl World {
 
     fn check_memory(&mut self) {
         let limits = self.scene.config.limits;
-        // Window and buffers never shrink below what the protocol begins with.
-        let most = limits.receive_in_all.max(256 << 10) + limits.send_in_all;
+        let most = limits.most_received() + limits.most_sent();
         for end in [DEVICE, RELAY] {
             let held = self.sessions[end].held_bytes();
             if held > most {
