@@ -251,7 +251,7 @@ fn the_documents_limits_are_the_implementations() {
         format!("| token, text, host | {MAX_TOKEN}, {MAX_TEXT}, {MAX_HOST} |"),
         format!("| first windows: stream, session | {INITIAL_STREAM_WINDOW}, {INITIAL_SESSION_WINDOW} |"),
         format!("| runs behind gaps, and DATA frames outstanding, of a stream | {MAX_SEGMENTS} |"),
-        format!("| numbers ahead of the lowest unseen | {MAX_STREAMS_AHEAD} |"),
+        format!("| numbers from the lowest unseen on | {MAX_STREAMS_AHEAD} |"),
     ];
     for row in limits {
         assert!(DOCUMENT.contains(&row), "{row}");
