@@ -14,9 +14,9 @@ use tokio::sync::OnceCell;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
+use super::error::ResolveError;
 use super::exchange::{ExchangeError, exchange};
 use super::message::{Envelope, Malformed, address_query, read_answer};
-use super::resolver::ResolveError;
 use super::uplinks::Uplinks;
 use super::upstreams::Upstreams;
 

@@ -6,6 +6,7 @@
 //! intercepted address and its name lead to the addresses of every other path
 //! ([`Resolver::sibling_addresses`]).
 
+mod error;
 mod exchange;
 mod lookup;
 mod message;
@@ -14,7 +15,8 @@ mod server;
 mod uplinks;
 mod upstreams;
 
-pub use resolver::{ResolveError, Resolver};
+pub use error::ResolveError;
+pub use resolver::Resolver;
 pub use uplinks::{ByteStream, Opening, Uplinks};
 pub use upstreams::{SystemFiles, Upstreams};
 

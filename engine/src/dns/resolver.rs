@@ -2,52 +2,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use multiway_core::flow::names::{FAMILIES, HostName, InvalidHostName, Outcome, Suspicion};
+use multiway_core::flow::names::{FAMILIES, HostName, Outcome, Suspicion};
 use multiway_core::paths::{Family, PathId, Preference};
 
+use super::error::ResolveError;
 use super::lookup::{Shared, SharedResult, families_of};
 use super::uplinks::Uplinks;
 use super::upstreams::Upstreams;
-
-/// Why a name has no addresses on a path.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ResolveError {
-    /// The text is neither an address nor a name.
-    #[error(transparent)]
-    InvalidName(#[from] InvalidHostName),
-    /// The path is gone or not permitted.
-    #[error("cannot look up {name}: {path} cannot be used now")]
-    PathUnusable {
-        /// The name asked for.
-        name: HostName,
-        /// The path asked on.
-        path: PathId,
-    },
-    /// The servers say that the name does not exist.
-    #[error("{name} does not exist; check the spelling")]
-    NoSuchName {
-        /// The name asked for.
-        name: HostName,
-    },
-    /// The name exists and has no address that the path could reach.
-    #[error("{name} has no address that can be reached over {path}")]
-    NoAddresses {
-        /// The name asked for.
-        name: HostName,
-        /// The path asked on.
-        path: PathId,
-    },
-    /// No server answered.
-    #[error("cannot look up {name} over {path}: {reason}")]
-    Failed {
-        /// The name asked for.
-        name: HostName,
-        /// The path asked on.
-        path: PathId,
-        /// What went wrong.
-        reason: String,
-    },
-}
 
 /// Finds addresses per path and remembers them; clones share everything.
 #[derive(Clone)]

@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use super::framing::BodyLength;
 use super::headers::Version;
+use super::method::Method;
 use super::range::{ByteRange, ContentRange, RangeError, RequestedRange};
-use super::request::{Method, RequestHead};
+use super::request::RequestHead;
 use super::response::ResponseHead;
 use super::validator::EntityTag;
 

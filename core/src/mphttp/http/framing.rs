@@ -1,8 +1,7 @@
 //! Where a message ends and whether its connection lives on (RFC 9112 sections 6.3 and 9.3).
 
 use super::headers::{Headers, Version};
-use super::request::{Method, RequestHead};
-use super::response::ResponseHead;
+use super::method::Method;
 
 /// How the bytes of a message's body are delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,12 +51,4 @@ pub(super) fn wants_persistence(headers: &Headers, version: Version) -> bool {
         return false;
     }
     version == Version::Http11 || headers.has_token("connection", "keep-alive")
-}
-
-/// True when the connection that carried this exchange can carry another.
-pub fn connection_persists(request: &RequestHead, response: &ResponseHead) -> bool {
-    let tunnel = response.status() == 101
-        || (*request.method() == Method::Connect && (200..300).contains(&response.status()));
-    let delimited = response.body_length(request.method()) != BodyLength::UntilClose;
-    !tunnel && delimited && request.wants_persistence() && response.wants_persistence()
 }

@@ -9,6 +9,7 @@ mod body;
 mod eligible;
 mod framing;
 mod headers;
+mod method;
 mod range;
 mod refusal;
 mod request;
@@ -24,11 +25,12 @@ pub use eligible::{
     Mismatch, RangeAnswer, Representation, SplitRequest, WhyNot, request_may_split, response_may_split,
     same_representation,
 };
-pub use framing::{BodyLength, connection_persists};
+pub use framing::BodyLength;
 pub use headers::{HeadError, HeadLimits, Headers, Version};
+pub use method::Method;
 pub use range::{ByteRange, ContentRange, RangeError, RequestedRange};
 pub use refusal::{Refusal, refusal};
-pub use request::{Method, RequestHead};
-pub use response::{Reframe, ResponseHead};
+pub use request::RequestHead;
+pub use response::{Reframe, ResponseHead, connection_persists};
 pub use target::{Authority, RequestTarget, TargetError};
 pub use validator::EntityTag;

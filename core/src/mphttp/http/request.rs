@@ -1,65 +1,12 @@
 //! Request heads: parsed, looked up, and written again for an origin server or another path.
 
-use std::fmt;
-
 use bytes::Bytes;
 
 use super::framing::{BodyLength, wants_persistence};
 use super::headers::{HeadError, HeadLimits, Headers, Version, head_length, is_hop_by_hop, push_field};
+use super::method::Method;
 use super::range::{ByteRange, RangeError, RequestedRange};
 use super::target::{Authority, RequestTarget};
-
-/// A request method (RFC 9110 section 9); compared with case.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Method {
-    /// GET.
-    Get,
-    /// HEAD.
-    Head,
-    /// POST.
-    Post,
-    /// PUT.
-    Put,
-    /// OPTIONS.
-    Options,
-    /// CONNECT.
-    Connect,
-    /// Any other token.
-    Other(String),
-}
-
-impl Method {
-    fn parse(token: &str) -> Self {
-        match token {
-            "GET" => Self::Get,
-            "HEAD" => Self::Head,
-            "POST" => Self::Post,
-            "PUT" => Self::Put,
-            "OPTIONS" => Self::Options,
-            "CONNECT" => Self::Connect,
-            other => Self::Other(other.to_owned()),
-        }
-    }
-
-    /// The token.
-    pub fn as_str(&self) -> &str {
-        match self {
-            Self::Get => "GET",
-            Self::Head => "HEAD",
-            Self::Post => "POST",
-            Self::Put => "PUT",
-            Self::Options => "OPTIONS",
-            Self::Connect => "CONNECT",
-            Self::Other(token) => token,
-        }
-    }
-}
-
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
 
 /// A request's head, with the bytes it came in.
 #[derive(Debug, Clone, PartialEq, Eq)]

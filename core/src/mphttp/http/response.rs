@@ -6,8 +6,9 @@ use bytes::Bytes;
 
 use super::framing::{BodyLength, wants_persistence};
 use super::headers::{HeadError, HeadLimits, Headers, Version, head_length, is_hop_by_hop, push_field};
+use super::method::Method;
 use super::range::{ContentRange, RangeError};
-use super::request::Method;
+use super::request::RequestHead;
 use super::validator::EntityTag;
 
 /// What a rewritten response head announces; see [`ResponseHead::reframed`].
@@ -147,4 +148,12 @@ impl ResponseHead {
         out.extend_from_slice(b"\r\n");
         out
     }
+}
+
+/// True when the connection that carried this exchange can carry another.
+pub fn connection_persists(request: &RequestHead, response: &ResponseHead) -> bool {
+    let tunnel = response.status() == 101
+        || (*request.method() == Method::Connect && (200..300).contains(&response.status()));
+    let delimited = response.body_length(request.method()) != BodyLength::UntilClose;
+    !tunnel && delimited && request.wants_persistence() && response.wants_persistence()
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use multiway_core::paths::{NetworkIdentity, PathId, PathInfo, PathKind, PathState};
 
 use super::kind;
-use super::tables::{DefaultRoute, Link, Neighbour, Tables};
+use super::tables::{DefaultRoute, Link, Neighbour, Tables, hardware_address};
 
 /// Devices that the tunnel modules make in every network namespace and that carry nothing.
 const FALLBACK_TUNNELS: [&str; 9] =
@@ -179,9 +179,4 @@ fn identity(
         Some(hardware) => NetworkIdentity(format!("gateway {gateway} {}", hardware_address(hardware))),
         None => NetworkIdentity(format!("gateway {gateway}")),
     }
-}
-
-/// A hardware address as sysfs and `ip` write it.
-pub(crate) fn hardware_address(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use multiway_core::paths::PathKind;
 use netlink_packet_route::link::LinkLayerType;
 
-use super::tables::Link;
+use super::tables::{Link, hardware_address};
 
 /// Drivers of phones and the like that offer their network over USB.
 const TETHER_DRIVERS: [&str; 3] = ["rndis_host", "cdc_ether", "ipheth"];
@@ -63,7 +63,7 @@ fn from_sysfs(class_net: &Path, link: &Link) -> Option<PathKind> {
     // A mounted sysfs shows the network namespace it was mounted in, which may not be ours.
     let index: u32 = fs::read_to_string(directory.join("ifindex")).ok()?.trim().parse().ok()?;
     let address = fs::read_to_string(directory.join("address")).ok()?;
-    if index != link.index || address.trim() != super::assemble::hardware_address(&link.hardware_address) {
+    if index != link.index || address.trim() != hardware_address(&link.hardware_address) {
         return None;
     }
     if directory.join("wireless").exists() || directory.join("phy80211").exists() {

@@ -12,8 +12,8 @@ use std::time::Duration;
 use multiway_core::paths::PathKind;
 use zbus::{Connection, OwnedObjectPath, OwnedVariant, connection};
 
-use super::assemble::{Hints, hardware_address};
-use super::tables::Link;
+use super::assemble::Hints;
+use super::tables::{Link, hardware_address};
 
 /// Longest wait for all answers together; a few milliseconds is usual.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -260,3 +260,8 @@ pub(crate) fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
     }
     Some(Neighbour { link: message.header.ifindex, address: address?, hardware_address: hardware_address? })
 }
+
+/// A hardware address as sysfs and `ip` write it.
+pub(crate) fn hardware_address(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+}
