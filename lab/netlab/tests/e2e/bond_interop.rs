@@ -19,13 +19,13 @@ const EXCHANGES: [Exchange; 2] = [
 ];
 
 /// Where the relay wants joins, beside where sessions begin.
-const ADVERTISED_PORT: u16 = 8443;
+pub(crate) const ADVERTISED_PORT: u16 = 8443;
 
 /// More than a busy machine needs for all cases of misbehaviour.
 const PROGRAM_PATIENCE_SECONDS: &str = "120";
 
 /// A file of the second implementation.
-fn interop(name: &str) -> PathBuf {
+pub(crate) fn interop(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(name)
 }
 

@@ -188,17 +188,24 @@ class Endpoint:
             if subflow.number not in self.subflows:
                 return
             self._handle(frame, subflow, touched)
+        for stream in touched.values():
+            self.progress(stream)
+        if not self.subflows:
+            return
         voice = self.voice(subflow)
         for stream in touched.values():
-            if stream.reset or stream.number not in self.streams:
-                continue
-            self.say_ack(stream, voice)
-            self.progress(stream)
-            if stream.is_over:
-                del self.streams[stream.number]
-                self._last_words[stream.number] = voice.number
+            self._answer(stream, voice)
         if self.granted - self.read < SESSION_WINDOW // 2:
             self._say_window(voice)
+
+    def _answer(self, stream: Stream, voice: Subflow) -> None:
+        """Says how far a stream has come. One that is over is forgotten with that."""
+        if stream.reset or stream.number not in self.streams:
+            return
+        self.say_ack(stream, voice)
+        if stream.is_over:
+            del self.streams[stream.number]
+            self._last_words[stream.number] = voice.number
 
     def progress(self, stream: Stream) -> None:
         """Something arrived."""
@@ -313,13 +320,12 @@ class Endpoint:
     def _repeat(self, lost: int, other: Subflow) -> None:
         self.say_again(lost, other)
         self._say_window(other)
-        for stream in self.streams.values():
+        for stream in list(self.streams.values()):
             stream.take_back(lost)
             self.say_first(stream, other)
             if stream.reset:
                 other.write(stream.reset)
-            else:
-                self.say_ack(stream, other)
+            self._answer(stream, other)
         for number, carrier in self._last_words.items():
             if carrier == lost:
                 other.write(reset_frame(number, 0, 0, "yes"))

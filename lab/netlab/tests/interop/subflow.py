@@ -122,8 +122,8 @@ class Subflow:
                 return
             del self._unsent[:written]
 
-    def read(self) -> list[Frame] | None:
-        """The frames that have arrived; None at the end of the connection."""
+    def read(self, most: int | None = None) -> list[Frame] | None:
+        """The frames that have arrived, or the first ones; None at the end of the connection."""
         ended = False
         while True:
             try:
@@ -138,13 +138,13 @@ class Subflow:
                 break
             self.read_bytes += len(octets)
             self._received += octets
-        frames = self._frames()
+        frames = self._frames(most)
         return None if ended and not frames else frames
 
-    def _frames(self) -> list[Frame]:
+    def _frames(self, most: int | None) -> list[Frame]:
         frames, at = [], 0
         view = self._received
-        while at < len(view):
+        while at < len(view) and len(frames) != most:
             try:
                 frame, taken = decode(view[at : at + 65546])
             except Incomplete:
