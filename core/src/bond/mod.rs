@@ -24,6 +24,7 @@ mod action;
 pub mod backoff;
 mod config;
 mod detector;
+mod load;
 mod rhythm;
 pub mod scheduler;
 mod session;
@@ -36,6 +37,7 @@ pub use action::{
 };
 pub use config::{Limits, Policy, Role, Schedulers, SessionConfig, StreamClass};
 pub use detector::{Detector, DetectorKind, Finding};
+pub use load::LoadMeter;
 pub use session::{Carried, PathObservation, Session, StreamStatus, SubflowStatus, WindowCounts};
 pub use subflow::{SubflowId, SubflowSample};
 pub use wire::StreamId;

@@ -10,7 +10,7 @@ use multiway_core::bond::{
     Action, Event, OpenReason, Policy, Role, Schedulers, Session, SessionConfig, SubflowId,
 };
 use multiway_core::mphttp::download::PathOffer;
-use multiway_core::paths::{PathId, PathInfo, Preference};
+use multiway_core::paths::{Observation, PathId, PathInfo, Preference};
 use multiway_edge::subflow::fast_open_connect;
 use rustls_pki_types::ServerName;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -136,7 +136,9 @@ impl DeviceSession {
                     round = round.wrapping_add(1);
                     // Without streams nothing is due.
                     if self.shared.streams() > 0 {
-                        watch.look(&self.shared);
+                        for (path, load) in watch.look(&self.shared) {
+                            self.remember(path, &load);
+                        }
                     } else if self.is_draining {
                         return Parting::Lost("the relay stops".to_owned());
                     }
@@ -265,6 +267,12 @@ impl DeviceSession {
             self.shared.with(|session, now| session.handle_paths(&offers, now));
             self.offers = offers;
         }
+    }
+
+    /// Keeps what a path was seen to carry, for the next plan (F10).
+    fn remember(&self, path: PathId, load: &Observation) {
+        tracing::debug!(%path, ?load, "what a path carried");
+        self.place.paths.record(path, self.place.invite.address.host(), load);
     }
 
     fn open(&mut self, id: SubflowId, path: PathId, backup: bool, reason: OpenReason) {

@@ -1,14 +1,21 @@
-//! Whether a path still carries what a session sends: the oracle and the detectors, fed and heard.
+//! Whether a path still carries what a session sends: the oracle and the detectors, fed and heard. And how fast
+//! it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use multiway_core::bond::{Detector, DetectorKind, Finding, Suspicion};
+use multiway_core::bond::{
+    Detector, DetectorKind, Finding, LoadMeter, PathObservation, Policy, Session, Suspicion,
+};
 use multiway_core::paths::{
-    NetPath, NetworkIdentity, Oracle, OracleConfig, OracleEvent, PathId, SubflowKey, Symptom,
+    NetPath, NetworkIdentity, Observation, Oracle, OracleConfig, OracleEvent, PathId, SubflowKey, Symptom,
 };
 
 use super::shared::{SharedSession, SubflowReading};
 use crate::paths::now;
+
+/// Unread bytes of a session with which it is the programs that are slow: three quarters of the window that each
+/// stream begins with.
+const SLOW_READERS: u64 = 192 << 10;
 
 /// Watches the paths of one session.
 #[derive(Debug)]
@@ -20,13 +27,20 @@ pub(super) struct Watch {
     known: BTreeMap<SubflowKey, (NetPath, PathId)>,
     /// The networks that the paths are joined to.
     networks: BTreeMap<PathId, NetworkIdentity>,
+    meters: BTreeMap<PathId, LoadMeter>,
 }
 
 impl Watch {
     pub(super) fn new(kind: DetectorKind, oracle: OracleConfig) -> Self {
         let oracle = Oracle::new(kind.oracle(oracle), now());
-        let (detectors, known, networks) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { kind, detectors, oracle, known, networks }
+        Self {
+            kind,
+            detectors: BTreeMap::new(),
+            oracle,
+            known: BTreeMap::new(),
+            networks: BTreeMap::new(),
+            meters: BTreeMap::new(),
+        }
     }
 
     /// Takes in which networks the paths are joined to now.
@@ -34,18 +48,31 @@ impl Watch {
         self.networks = networks;
     }
 
-    /// Reads the kernel's counters and tells the session what follows.
-    pub(super) fn look(&mut self, session: &SharedSession) {
+    /// Reads the kernel's counters and tells the session what follows. Returns what the load of paths showed.
+    pub(super) fn look(&mut self, session: &SharedSession) -> Vec<(PathId, Observation)> {
         let readings = session.samples();
+        let mut shown = Vec::new();
         self.hear_oracle(session, &readings);
         let mut paths: BTreeSet<PathId> = readings.iter().map(|reading| reading.path).collect();
         paths.extend(self.detectors.keys());
-        for path in paths {
+        let (observations, reads_in_time) = session.look(|session| {
+            let observe = |path| (path, session.observe_path(path));
+            (paths.into_iter().map(observe).collect::<Vec<_>>(), reads_in_time(session))
+        });
+        // More is expected on the path that brought the last of a stream, and may come by any.
+        let expects = |(_, it): &(PathId, PathObservation)| it.expecting_since.is_some();
+        let has_more = reads_in_time && observations.iter().any(expects);
+        for (path, observation) in observations {
             let detector = self.detectors.entry(path).or_insert_with(|| Detector::new(self.kind));
-            detector.handle_observation(&session.look(|session| session.observe_path(path)));
-            for reading in readings.iter().filter(|reading| reading.path == path) {
+            detector.handle_observation(&observation);
+            let on_path = || readings.iter().filter(|reading| reading.path == path);
+            for reading in on_path() {
                 detector.handle_sample(reading.id, &reading.sample);
             }
+            let received = on_path().map(|reading| reading.sample.bytes_received).sum();
+            let least_rtt = on_path().filter_map(|reading| reading.sample.min_rtt).min();
+            let meter = self.meters.entry(path).or_default();
+            shown.extend(meter.handle_reading(received, has_more, least_rtt, now()).map(|load| (path, load)));
             detector.keep_subflows(|id| readings.iter().any(|reading| reading.id == id));
             match detector.handle_timeout(now()) {
                 Some(Finding::Suspect(suspicion)) => {
@@ -56,6 +83,8 @@ impl Watch {
             }
         }
         self.detectors.retain(|path, _| readings.iter().any(|reading| reading.path == *path));
+        self.meters.retain(|path, _| readings.iter().any(|reading| reading.path == *path));
+        shown
     }
 
     fn hear_oracle(&mut self, session: &SharedSession, readings: &[SubflowReading]) {
@@ -92,6 +121,12 @@ impl Watch {
             }
         }
     }
+}
+
+/// Whether it is the network that sets the pace. Bytes that came over one path wait for those of another one when
+/// both are used together, and are no sign then.
+fn reads_in_time(session: &Session) -> bool {
+    session.config().policy == Policy::Aggregate || session.held_bytes() < SLOW_READERS
 }
 
 fn suspicion(symptom: Symptom) -> Suspicion {

@@ -11,6 +11,7 @@ mod bond_balanced;
 mod bond_fast_join;
 mod bond_faults;
 mod bond_frozen;
+mod bond_history;
 mod bond_interop;
 mod bond_interop_relay;
 mod bond_metered;
