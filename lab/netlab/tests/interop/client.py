@@ -117,6 +117,7 @@ class Session(Endpoint):
         if frame.name == "HELLO_OK":
             self._greeted.add(subflow.number)
             self.greeting = self.greeting or frame
+            self.most_streams = int(frame["max_streams"])
             if frame["address"]:
                 self.join_address = parse_address(str(frame["address"]))
         elif frame.name == "ADVERTISE":

@@ -12,7 +12,6 @@ from wire import Frame, Refused
 
 VERSION = 1
 FIRST_SESSION_WINDOW = 262144
-SESSION_WINDOW = 4 * FIRST_SESSION_WINDOW
 SILENCE = 1.0
 """Seconds without a sign of a subflow that should give one, after which it is asked."""
 
@@ -48,6 +47,8 @@ class Endpoint:
         self.received = 0
         self.read = 0
         self.granted = FIRST_SESSION_WINDOW
+        self.most_streams = FIRST_SESSION_WINDOW // STREAM_WINDOW
+        """Streams there may be, each of which may use its window up."""
         self._asked: dict[int, dict[int, float]] = {}
         """Values of PING without an answer, by subflow, with when they were asked."""
         self._heard: dict[int, float] = {}
@@ -171,7 +172,7 @@ class Endpoint:
         subflow.write(Frame("ACK", fields))
 
     def _say_window(self, subflow: Subflow) -> None:
-        self.granted = max(self.granted, self.read + SESSION_WINDOW)
+        self.granted = max(self.granted, self.read + self.most_streams * STREAM_WINDOW)
         subflow.write(Frame("WINDOW", {"bytes": self.granted}))
 
     # What comes in.
@@ -195,7 +196,7 @@ class Endpoint:
         voice = self.voice(subflow)
         for stream in touched.values():
             self._answer(stream, voice)
-        if self.granted - self.read < SESSION_WINDOW // 2:
+        if self.granted - self.read < self.most_streams * STREAM_WINDOW // 2:
             self._say_window(voice)
 
     def _answer(self, stream: Stream, voice: Subflow) -> None:

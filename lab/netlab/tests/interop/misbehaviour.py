@@ -327,6 +327,11 @@ def a_reset_of_a_number_not_seen(world: World, session: Session) -> None:
     first(session).write(stream.open_frame)
 
 
+@costs_the_session(0x105)
+def a_reset_beyond_the_window_of_a_number_not_seen(world: World, session: Session) -> None:
+    first(session).write(reset(0, end=FIRST_STREAM_WINDOW + 1))
+
+
 @costs_nothing
 def data_for_a_stream_that_is_over(world: World, session: Session) -> None:
     stream = world.stream(session)

@@ -32,6 +32,7 @@ class Session(Endpoint):
         self.relay = relay
         self.key = key
         self.used_numbers: set[int] = set()
+        self.most_streams = MOST_STREAMS
         self._seen: set[int] = set()
         self._lowest_unseen = 0
         self._echoed: dict[int, int] = {}
@@ -61,8 +62,13 @@ class Session(Endpoint):
             super().handle_own(frame, subflow, touched)
 
     def _handle_stream(self, frame: Frame, subflow: Subflow, touched: dict[int, Stream]) -> None:
-        if frame.name == "RESET":
-            self._see(int(frame["stream"]))
+        if frame.name == "RESET" and self._see(int(frame["stream"])):
+            # What was sent of it counts, although it was never opened.
+            end = int(frame["end"])
+            if end > FIRST_STREAM_WINDOW:
+                raise Violation(0x105, f"stream {frame['stream']}: {end} is beyond its window")
+            self.received += end
+            self.read += end
         super()._handle_stream(frame, subflow, touched)
 
     def _open(self, frame: Frame, subflow: Subflow) -> None:

@@ -14,6 +14,9 @@ ALPN = "multiway/1"
 PATIENCE = 15.0
 """Seconds for a connection and its handshake."""
 
+FAREWELL = 2.0
+"""Seconds for the last words."""
+
 UNSENT = 64 * 1024
 """Octets that may wait here; what is not written yet can still take another subflow."""
 
@@ -162,7 +165,7 @@ class Subflow:
 
     def finish(self) -> None:
         """Writes what waits, and says goodbye in TLS (close_notify)."""
-        self.socket.settimeout(PATIENCE)
+        self.socket.settimeout(FAREWELL)
         try:
             self.flush()
             self.socket.unwrap()
