@@ -9,6 +9,7 @@ use bytes::{Buf, Bytes};
 use multiway_core::bond::wire::{Destination, OpenResult};
 use multiway_core::bond::{Read, Refusal, SendError, Session, StreamClass, StreamId};
 use multiway_core::units::Timestamp;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use super::memory::{PIECE, Piece};
@@ -160,7 +161,11 @@ impl BondStream {
             let into_stream = async {
                 let mut turn = 0;
                 loop {
-                    let room = this.room().await?;
+                    // While there is no room nobody reads, and nobody would notice.
+                    let room = tokio::select! {
+                        room = this.room() => room?,
+                        error = until_reset(connection) => return Err(error.into()),
+                    };
                     let piece = tokio::select! {
                         piece = read_piece(connection, room.min(PIECE)) => piece?,
                         over = this.until_over() => return Err(over.into()),
@@ -219,6 +224,24 @@ impl Drop for BondStream {
     fn drop(&mut self) {
         let is_done = self.is_finished && self.is_read;
         self.session.forget(self.id, (!is_done).then_some(self.reset_code));
+    }
+}
+
+/// Waits until the connection's far end has reset it.
+async fn until_reset(connection: &TcpStream) -> io::Error {
+    loop {
+        if let Err(error) = connection.ready(Interest::ERROR).await {
+            return error;
+        }
+        let reset = connection.try_io(Interest::ERROR, || match connection.take_error()? {
+            Some(error) => Ok(error),
+            None => Err(io::ErrorKind::WouldBlock.into()),
+        });
+        match reset {
+            Ok(error) => return error,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return error,
+        }
     }
 }
 

@@ -260,13 +260,14 @@ fn is_cut(stream: &mut TcpStream) -> Result<()> {
 }
 
 /// Another device's daemon, with its proxy's address.
-struct Second {
+pub(crate) struct Second {
     process: Process,
     proxy: SocketAddr,
 }
 
 impl Second {
-    fn start(bond: &BondWorld, number: u16, invite: &str) -> Result<Self> {
+    /// Starts one that joins by this invite.
+    pub(crate) fn start(bond: &BondWorld, number: u16, invite: &str) -> Result<Self> {
         let world = &bond.world;
         let home = world.path(&format!("device{number}"));
         fs::create_dir(&home)?;
@@ -285,8 +286,13 @@ impl Second {
         Ok(Self { process, proxy })
     }
 
+    /// Its proxy.
+    pub(crate) fn proxy(&self) -> SocketAddr {
+        self.proxy
+    }
+
     /// Whether its flows go through the relay.
-    fn is_bonded(&self, bond: &BondWorld) -> Result<bool> {
+    pub(crate) fn is_bonded(&self, bond: &BondWorld) -> Result<bool> {
         let stream = bond.socks_by(self.proxy, "files.example", WHO_PORT)?;
         let who = read_who(stream.ok().context("the proxy refuses")?)?;
         Ok(bond.relay.is(who))

@@ -18,6 +18,7 @@ mod bond_metered;
 mod bond_programs;
 mod bond_security;
 mod bond_service;
+mod bond_windows;
 mod cables;
 mod crowd;
 mod failopen;
