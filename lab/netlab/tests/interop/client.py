@@ -68,7 +68,7 @@ class Session(Endpoint):
         """A stream of which nothing is said yet."""
         number = self.next_stream
         self.next_stream += 1
-        fields = {"stream": number, "class": "auto", "scheduler": scheduler, kind_of(host): host, "port": port}
+        fields: Fields = {"stream": number, "class": "auto", "scheduler": scheduler, kind_of(host): host, "port": port}
         self.streams[number] = Stream(number, Frame("OPEN", fields))
         return self.streams[number]
 
@@ -117,20 +117,20 @@ class Session(Endpoint):
         if frame.name == "HELLO_OK":
             self._greeted.add(subflow.number)
             self.greeting = self.greeting or frame
-            self.most_streams = int(frame["max_streams"])
+            self.most_streams = frame.number("max_streams")
             if frame["address"]:
-                self.join_address = parse_address(str(frame["address"]))
+                self.join_address = parse_address(frame.word("address"))
         elif frame.name == "ADVERTISE":
-            self.join_address = parse_address(str(frame["address"]))
+            self.join_address = parse_address(frame.word("address"))
         elif frame.name == "DRAIN":
             self.drains.add(subflow.number)
         elif frame.name == "OPENED":
-            if not self.is_seen(int(frame["stream"])):
-                raise Violation(0x104, f"stream {frame['stream']} was never opened")
-            stream = self.streams.get(int(frame["stream"]))
+            if not self.is_seen(frame.number("stream")):
+                raise Violation(0x104, f"stream {frame.number('stream')} was never opened")
+            stream = self.streams.get(frame.number("stream"))
             if stream is not None:
                 stream.is_known = True
-                stream.result = stream.result or str(frame["result"])
+                stream.result = stream.result or frame.word("result")
         else:
             super().handle_own(frame, subflow, touched)
 

@@ -221,20 +221,20 @@ class Endpoint:
         if frame.name == "PING":
             subflow.write(Frame("PONG", {"value": frame["value"]}))
         elif frame.name == "PONG":
-            if self._asked[subflow.number].pop(int(frame["value"]), None) is None:
+            if self._asked[subflow.number].pop(frame.number("value"), None) is None:
                 raise Violation(0x03, "a PONG that was not asked for")
             self.pongs += 1
         elif frame.name == "RTO_REQUEST":
             subflow.write(Frame("RTO", {"micros": subflow.rto_micros()}))
         elif frame.name == "RTO":
-            self.far_rto = int(frame["micros"])
+            self.far_rto = frame.number("micros")
         elif frame.name == "CLOSE":
-            self.closes[subflow.number] = int(frame["code"])
+            self.closes[subflow.number] = frame.number("code")
             self.lose(subflow)
-            if int(frame["code"]) & 0x100:
-                raise SessionOver(int(frame["code"]), str(frame["text"]))
+            if frame.number("code") & 0x100:
+                raise SessionOver(frame.number("code"), frame.word("text"))
         elif frame.name == "WINDOW":
-            self.window = max(self.window, int(frame["bytes"]))
+            self.window = max(self.window, frame.number("bytes"))
         elif frame.name in ("DATA", "ACK", "RESET"):
             self._handle_stream(frame, subflow, touched)
         elif frame.name != "PIPE_STATUS":
@@ -249,7 +249,7 @@ class Endpoint:
         raise NotImplementedError
 
     def _handle_stream(self, frame: Frame, subflow: Subflow, touched: dict[int, Stream]) -> None:
-        number = int(frame["stream"])
+        number = frame.number("stream")
         if not self.is_seen(number):
             raise Violation(0x104, f"stream {number} was never opened")
         stream = self.streams.get(number)
@@ -262,12 +262,12 @@ class Endpoint:
             return
         stream.is_known = True
         if frame.name == "ACK":
-            stream.acknowledge(int(frame["data_ack"]), int(frame["window"]))
+            stream.acknowledge(frame.number("data_ack"), frame.number("window"))
             if stream.is_over:
                 touched[number] = stream
         elif frame.name == "DATA":
             known = len(stream.received)
-            self.received += stream.receive(int(frame["dsn"]), bytes(frame["bytes"]), bool(frame["fin"]))
+            self.received += stream.receive(frame.number("dsn"), frame.octets("bytes"), frame.flag("fin"))
             self.read += len(stream.received) - known
             if self.received > self.granted:
                 raise Violation(0x105, "beyond the session's window")
@@ -276,7 +276,7 @@ class Endpoint:
             self._handle_reset(stream, frame, subflow)
 
     def _handle_reset(self, stream: Stream, frame: Frame, subflow: Subflow) -> None:
-        end = int(frame["end"])
+        end = frame.number("end")
         if end > stream.granted:
             raise Violation(0x105, f"stream {stream.number}: {end} is beyond {stream.granted}")
         is_too_low = end < stream.highest and frame["answer"] == "no"
@@ -291,7 +291,7 @@ class Endpoint:
         if frame["answer"] == "yes" and stream.is_received and stream.fin_sent and stream.reset is None:
             stream.pieces.clear()
         else:
-            stream.reset_code = int(frame["code"])
+            stream.reset_code = frame.number("code")
         del self.streams[stream.number]
 
     # Subflows that fail.

@@ -12,7 +12,7 @@ from client import Session
 from endpoint import FIRST_SESSION_WINDOW, SessionOver
 from stream import FIRST_STREAM_WINDOW, Stream
 from subflow import Invite, Subflow, dial
-from wire import MAX_BODY, Frame, encode, raw, write_varint
+from wire import MAX_BODY, Fields, Frame, encode, raw, write_varint
 
 NEVER_OPENED = 7
 HUGE = 2**40
@@ -57,18 +57,20 @@ class World:
 
     def open_frame(self, number: int) -> Frame:
         """OPEN of a stream that would be connected."""
-        fields = {"class": "auto", "scheduler": "min_rtt", "name": self.host, "port": self.port}
+        fields: Fields = {"class": "auto", "scheduler": "min_rtt", "name": self.host, "port": self.port}
         return Frame("OPEN", {"stream": number, **fields})
 
     def begin(self, session: Session, number: int = 0, token: bytes | None = None) -> bytes:
         """A HELLO that begins a session."""
-        fields = {"version": 1, "key": session.key, "subflow": number, "path": 1, "backup": False, "kind": "init"}
-        return encode(Frame("HELLO", {**fields, "token": token or self.invite.token}))
+        return self._hello(session, number, {"kind": "init", "token": token or self.invite.token})
 
     def hello(self, session: Session, number: int) -> bytes:
         """A HELLO that joins a session."""
-        fields = {"version": 1, "key": session.key, "subflow": number, "path": 1, "backup": False, "kind": "join"}
-        return encode(Frame("HELLO", fields))
+        return self._hello(session, number, {"kind": "join"})
+
+    def _hello(self, session: Session, number: int, kind: Fields) -> bytes:
+        fields: Fields = {"version": 1, "key": session.key, "subflow": number, "path": 1, "backup": False}
+        return encode(Frame("HELLO", {**fields, **kind}))
 
 
 def wait_for_frames(subflow: Subflow) -> list[Frame]:
@@ -256,7 +258,7 @@ def as_many_gaps_as_may_be(world: World, session: Session) -> None:
 @costs_the_session(0x106)
 def an_acknowledgment_of_what_was_not_sent(world: World, session: Session) -> None:
     stream = world.stream(session)
-    fields = {"stream": stream.number, "data_ack": HUGE, "window": HUGE}
+    fields: Fields = {"stream": stream.number, "data_ack": HUGE, "window": HUGE}
     first(session).write(Frame("ACK", fields))
 
 
@@ -342,7 +344,7 @@ def data_for_a_stream_that_is_over(world: World, session: Session) -> None:
         subflow.write(data(stream.number, 0, b"late"))
         session.run(lambda: session.answers.get(stream.number) == subflow.number, 20)
     # Nothing answers these.
-    fields = {"stream": stream.number, "data_ack": HUGE, "window": HUGE}
+    fields: Fields = {"stream": stream.number, "data_ack": HUGE, "window": HUGE}
     first(session).write(Frame("ACK", fields))
     first(session).write(Frame("RESET", {**reset(stream.number).fields, "answer": "yes"}))
 
@@ -386,7 +388,7 @@ def an_acknowledgment_about_a_stream_never_opened(world: World, session: Session
 @costs_nothing
 def one_stream_too_many(world: World, session: Session) -> None:
     assert session.greeting is not None
-    most = int(session.greeting["max_streams"])
+    most = session.greeting.number("max_streams")
     streams = [session.open(world.host, world.port) for _ in range(most + 1)]
     session.run(lambda: all(stream.result for stream in streams) and streams[-1].is_over)
     assert [stream.result for stream in streams] == ["connected"] * most + ["over_limit"]
@@ -485,7 +487,7 @@ def a_number_of_a_subflow_used_before(world: World) -> None:
 def too_many_subflows(world: World) -> None:
     session = world.session()
     assert session.greeting is not None
-    while len(session.subflows) < int(session.greeting["max_subflows"]):
+    while len(session.subflows) < session.greeting.number("max_subflows"):
         session.join(world.interfaces[0])
     refused_with(world.knock(world.hello(session, session.next_subflow)), 0x08)
     is_alive(session, first(session))
@@ -508,7 +510,7 @@ def refusals_that_are_not_answered(world: World) -> None:
     session = world.session()
     assert session.greeting is not None
     octets = world.begin(Session(world.invite))
-    for number in range(int(session.greeting["max_streams"]) + 1024 + 1):
+    for number in range(session.greeting.number("max_streams") + 1024 + 1):
         octets += encode(world.open_frame(number))
     refused_with(world.knock(octets, "CLOSE"), 0x104)
     session.close()

@@ -15,7 +15,7 @@ from typing import Callable
 from endpoint import VERSION, Endpoint, SessionOver
 from stream import FIRST_STREAM_WINDOW, Stream, Violation
 from subflow import ALPN, Subflow
-from wire import Frame, Refused, raw
+from wire import Fields, Frame, Refused, raw, word
 
 MOST_STREAMS = 100
 MOST_SUBFLOWS = 8
@@ -57,28 +57,28 @@ class Session(Endpoint):
         if frame.name == "OPEN":
             self._open(frame, subflow)
         elif frame.name == "PRIORITY":
-            self._stand(int(frame["subflow"]), str(frame["standing"]), subflow)
+            self._stand(frame.number("subflow"), frame.word("standing"), subflow)
         else:
             super().handle_own(frame, subflow, touched)
 
     def _handle_stream(self, frame: Frame, subflow: Subflow, touched: dict[int, Stream]) -> None:
-        if frame.name == "RESET" and self._see(int(frame["stream"])):
+        if frame.name == "RESET" and self._see(frame.number("stream")):
             # What was sent of it counts, although it was never opened.
-            end = int(frame["end"])
+            end = frame.number("end")
             if end > FIRST_STREAM_WINDOW:
-                raise Violation(0x105, f"stream {frame['stream']}: {end} is beyond its window")
+                raise Violation(0x105, f"stream {frame.number('stream')}: {end} is beyond its window")
             self.received += end
             self.read += end
         super()._handle_stream(frame, subflow, touched)
 
     def _open(self, frame: Frame, subflow: Subflow) -> None:
-        number = int(frame["stream"])
+        number = frame.number("stream")
         if not self._see(number):
             return
         stream = Stream(number, frame)
         stream.is_known = True
         self.streams[number] = stream
-        name = str(frame.fields.get("name", ""))
+        name = word(frame.fields.get("name", ""))
         stream.result = "connected" if name.endswith(".echo") else "no_such_host"
         say(f"open {name} {stream.result}")
         self._say_opened(stream, subflow)
@@ -174,16 +174,9 @@ class Relay:
 
     def __init__(self, identity: str, host: str, port: int, join_port: int) -> None:
         self.join_address = (host, join_port)
-        self.greeting = Frame(
-            "HELLO_OK",
-            {
-                "version": VERSION,
-                "max_streams": MOST_STREAMS,
-                "max_subflows": MOST_SUBFLOWS,
-                "linger": LINGER,
-                "address": "",
-            },
-        )
+        limits: Fields = {"max_streams": MOST_STREAMS, "max_subflows": MOST_SUBFLOWS, "linger": LINGER}
+        fields: Fields = {"version": VERSION, **limits, "address": ""}
+        self.greeting = Frame("HELLO_OK", fields)
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_3
         self._tls.load_cert_chain(identity)
@@ -254,7 +247,7 @@ class Relay:
         code = 0
         if hello.name != "HELLO" or hello["version"] != VERSION:
             code = 0x01
-        elif hello["kind"] == "join" and bytes(hello["key"]) not in self._sessions:
+        elif hello["kind"] == "join" and hello.octets("key") not in self._sessions:
             code = 0x111
         if code:
             subflow.write(Frame("CLOSE", {"code": code, "text": ""}))
@@ -262,13 +255,13 @@ class Relay:
             self.forget(subflow)
             subflow.close()
             return
-        key = bytes(hello["key"])
+        key = hello.octets("key")
         session = self._sessions.setdefault(key, Session(self, key))
-        subflow.number = int(hello["subflow"])
+        subflow.number = hello.number("subflow")
         if subflow.number in session.used_numbers:
             raise AssertionError(f"the device used {subflow.number} again")
         session.used_numbers.add(subflow.number)
-        say(f"{hello['kind']} {subflow.interface}{' backup' if hello['backup'] else ''}")
+        say(f"{hello.word('kind')} {subflow.interface}{' backup' if hello['backup'] else ''}")
         subflow.write(self.greeting)
         session.standings[subflow.number] = "backup" if hello["backup"] else "normal"
         self._owners[subflow] = session

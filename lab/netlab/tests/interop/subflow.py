@@ -145,7 +145,8 @@ class Subflow:
         return None if ended and not frames else frames
 
     def _frames(self, most: int | None) -> list[Frame]:
-        frames, at = [], 0
+        frames: list[Frame] = []
+        at = 0
         view = self._received
         while at < len(view) and len(frames) != most:
             try:

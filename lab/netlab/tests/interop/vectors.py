@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from wire import Fields, Frame, Incomplete, Refused, Value, decode, encode
+from wire import Frame, Incomplete, Refused, Value, decode, encode
 
 OCTETS = {"key", "token"}
 """Fields given in hex."""
@@ -19,7 +19,7 @@ def block(document: str, language: str) -> list[str]:
     """The lines of the document's only fenced block of this language."""
     found = re.findall(rf"^```{language}\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
     assert len(found) == 1, f"{len(found)} blocks of {language}"
-    lines = found[0].splitlines()
+    lines: list[str] = found[0].splitlines()
     assert lines, f"nothing in the block of {language}"
     return lines
 
@@ -27,7 +27,7 @@ def block(document: str, language: str) -> list[str]:
 def parse(text: str) -> Frame:
     """The frame that a line describes."""
     name, *items = text.split(" ")
-    fields: Fields = {}
+    fields: dict[str, Value] = {}
     for item in items:
         key, _, value = item.partition("=")
         fields[key] = parse_value(name, key, value)

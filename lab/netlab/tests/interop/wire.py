@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 import struct
 from dataclasses import dataclass, field
-from typing import Union
+from typing import Mapping, Union
 
 Value = Union[int, bool, str, bytes]
-Fields = dict[str, Value]
+Fields = Mapping[str, Value]
 
 MAX_BODY = 65536
 MAX_TEXT = 256
@@ -42,6 +42,33 @@ class Frame:
 
     def __getitem__(self, name: str) -> Value:
         return self.fields[name]
+
+    def number(self, name: str) -> int:
+        return number(self.fields[name])
+
+    def word(self, name: str) -> str:
+        return word(self.fields[name])
+
+    def octets(self, name: str) -> bytes:
+        return octets(self.fields[name])
+
+    def flag(self, name: str) -> bool:
+        return bool(self.fields[name])
+
+
+def number(value: Value) -> int:
+    assert isinstance(value, int), value
+    return value
+
+
+def word(value: Value) -> str:
+    assert isinstance(value, str), value
+    return value
+
+
+def octets(value: Value) -> bytes:
+    assert isinstance(value, bytes), value
+    return value
 
 
 def write_varint(value: int) -> bytes:
@@ -100,7 +127,7 @@ class Varint(Field):
         return {self.name: value}
 
     def write(self, fields: Fields) -> bytes:
-        return write_varint(int(fields[self.name]))
+        return write_varint(number(fields[self.name]))
 
 
 class Octets(Field):
@@ -113,7 +140,7 @@ class Octets(Field):
         return {self.name: body.take(self.count)}
 
     def write(self, fields: Fields) -> bytes:
-        return bytes(fields[self.name])
+        return octets(fields[self.name])
 
 
 class Number64(Field):
@@ -126,7 +153,7 @@ class Number64(Field):
         return {self.name: int.from_bytes(body.take(8), "big")}
 
     def write(self, fields: Fields) -> bytes:
-        return int(fields[self.name]).to_bytes(8, "big")
+        return number(fields[self.name]).to_bytes(8, "big")
 
 
 class Choice(Field):
@@ -142,7 +169,7 @@ class Choice(Field):
         return {self.name: self.words[value]}
 
     def write(self, fields: Fields) -> bytes:
-        return bytes([self.words.index(str(fields[self.name]))])
+        return bytes([self.words.index(word(fields[self.name]))])
 
 
 class Flags(Field):
@@ -175,7 +202,7 @@ class Text(Field):
             raise Refused("malformed", str(error)) from error
 
     def write(self, fields: Fields) -> bytes:
-        text = str(fields[self.name]).encode()
+        text = word(fields[self.name]).encode()
         return write_varint(len(text)) + text
 
 
@@ -189,7 +216,7 @@ class Rest(Field):
         return {self.name: body.rest()}
 
     def write(self, fields: Fields) -> bytes:
-        return bytes(fields[self.name])
+        return octets(fields[self.name])
 
 
 class Kind(Field):
@@ -209,7 +236,7 @@ class Kind(Field):
     def write(self, fields: Fields) -> bytes:
         if fields["kind"] == "join":
             return b"\x01"
-        token = bytes(fields["token"])
+        token = octets(fields["token"])
         return b"\x00" + write_varint(len(token)) + token
 
 
@@ -234,10 +261,10 @@ class Destination(Field):
     def write(self, fields: Fields) -> bytes:
         port = struct.pack(">H", fields["port"])
         if "ipv4" in fields:
-            return b"\x04" + ipaddress.IPv4Address(str(fields["ipv4"])).packed + port
+            return b"\x04" + ipaddress.IPv4Address(word(fields["ipv4"])).packed + port
         if "ipv6" in fields:
-            return b"\x06" + ipaddress.IPv6Address(str(fields["ipv6"])).packed + port
-        name = str(fields["name"]).encode()
+            return b"\x06" + ipaddress.IPv6Address(word(fields["ipv6"])).packed + port
+        name = word(fields["name"]).encode()
         return bytes([0, len(name)]) + name + port
 
 
@@ -300,7 +327,7 @@ def decode(octets: bytes) -> tuple[Frame | None, int]:
     if type_ >= FIRST_SKIPPED_TYPE:
         return None, reader.at
     name = "RTO_REQUEST" if type_ == 0x06 and length == 0 else NAMES[type_]
-    fields: Fields = {}
+    fields: dict[str, Value] = {}
     try:
         for part in LAYOUTS[name][1]:
             fields.update(part.read(body))
