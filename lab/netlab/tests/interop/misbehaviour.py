@@ -11,7 +11,7 @@ from typing import Callable
 from client import Session
 from endpoint import FIRST_SESSION_WINDOW, SessionOver
 from stream import FIRST_STREAM_WINDOW, Stream
-from subflow import Invite, Subflow, dial
+from subflow import Distrusted, Invite, Subflow, dial
 from wire import MAX_BODY, Fields, Frame, encode, raw, write_varint
 
 NEVER_OPENED = 7
@@ -514,6 +514,16 @@ def refusals_that_are_not_answered(world: World) -> None:
         octets += encode(world.open_frame(number))
     refused_with(world.knock(octets, "CLOSE"), 0x104)
     session.close()
+
+
+@register_hello
+def a_relay_with_another_key(world: World) -> None:
+    # No token goes to it.
+    try:
+        Session(Invite(world.invite.address, bytes(32), world.invite.token)).begin(world.interfaces[0])
+    except Distrusted:
+        return
+    raise AssertionError("the key of another relay is trusted")
 
 
 @register_hello

@@ -145,7 +145,7 @@ def misplaced(session: Session, stream: Stream, subflow: Subflow) -> None:
 
 
 def beyond_window(session: Session, stream: Stream, subflow: Subflow) -> None:
-    fields = {"stream": stream.number, "dsn": 2**40, "idle": False, "fin": False, "bytes": b"x"}
+    fields: Fields = {"stream": stream.number, "dsn": 2**40, "idle": False, "fin": False, "bytes": b"x"}
     subflow.write(Frame("DATA", fields))
 
 
