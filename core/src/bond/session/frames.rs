@@ -164,7 +164,7 @@ impl Session {
         let mut stream =
             Stream::new(destination.clone(), class, scheduler, scheduler, &self.config.limits, now);
         stream.is_confirmed = true;
-        stream.arrived_on = Some(slot);
+        stream.note_arrival(slot, now);
         self.streams.insert(id, stream);
         self.note_original(slot, now);
         if is_over_limit {
@@ -223,7 +223,7 @@ impl Session {
             return;
         }
         stream.is_confirmed = true;
-        stream.arrived_on = Some(slot);
+        stream.note_arrival(slot, now);
         let opened_on = stream.opened_on;
         for slot in opened_on.iter() {
             if let Some(subflow) = self.subflow_mut(slot) {
@@ -256,7 +256,7 @@ impl Session {
             return Err(Violation::TooManyGaps(id.0));
         }
         if arrival.is_new {
-            stream.arrived_on = Some(slot);
+            stream.note_arrival(slot, now);
             stream.last_data = Some(now);
             stream.rhythm.handle_arrival(now);
             if let Some(path) = path {

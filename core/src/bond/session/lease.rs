@@ -129,11 +129,25 @@ impl Session {
         }
     }
 
-    /// Finds a stream a subflow on each path that may carry its data.
+    /// The subflow on which a relay answers, since the device spoke there last. Once another one of the path was
+    /// heard, that one works as well: who only listens need not stay where somebody else came since.
+    fn followed(&self, stream: &Stream) -> Option<usize> {
+        let slot = stream.arrived_on.filter(|_| self.role == Role::Relay)?;
+        let path = self.subflow(slot)?.path;
+        let is_as_good = |(other, subflow): (usize, &Subflow)| {
+            other != slot && subflow.path == path && subflow.last_received > stream.arrived_at
+        };
+        let mut subflows =
+            self.slots.iter().enumerate().filter_map(|(other, subflow)| Some((other, subflow.as_ref()?)));
+        (!subflows.any(is_as_good)).then_some(slot)
+    }
+
+    /// Finds a stream a subflow on each path that may carry its data: the one to follow; else a free one, if
+    /// possible the same as before.
     fn lease(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get(&id) else { return };
-        let is_moved = self.role == Role::Relay
-            && stream.arrived_on.is_some_and(|slot| !stream.leases.iter().any(|(_, leased)| *leased == slot));
+        let followed = self.followed(stream);
+        let is_moved = followed.is_some_and(|slot| !stream.leases.iter().any(|(_, leased)| *leased == slot));
         if stream.lease_epoch == self.epoch && !is_moved {
             return;
         }
@@ -149,11 +163,9 @@ impl Session {
                 self.subflow(slot)
                     .map_or(0, |subflow| subflow.tenants - usize::from(held && subflow.tenants > 0))
             };
-            // Where the device speaks the relay answers; else a free one, if possible the same as before.
             let key = |slot: usize| {
-                let follows = self.role == Role::Relay && stream.arrived_on == Some(slot);
                 let held = stream.leases.iter().any(|(_, leased)| *leased == slot);
-                (!follows, others(slot), !held, slot)
+                (followed != Some(slot), others(slot), !held, slot)
             };
             match leases.iter_mut().find(|(path, _)| *path == subflow.path) {
                 Some(lease) if key(slot) < key(lease.1) => lease.1 = slot,

@@ -121,8 +121,9 @@ struct Stream {
     /// When it brought data last.
     last_data: Option<Timestamp>,
     rhythm: Rhythm,
-    /// The subflow that brought something last.
+    /// The subflow that brought something last, and when.
     arrived_on: Option<usize>,
+    arrived_at: Timestamp,
     /// One subflow of each path that serves it.
     leases: Vec<(PathId, usize)>,
     lease_epoch: u64,
@@ -167,6 +168,7 @@ impl Stream {
             last_data: None,
             rhythm: Rhythm::default(),
             arrived_on: None,
+            arrived_at: now,
             leases: Vec::new(),
             lease_epoch: 0,
             queued: Slots::NONE,
@@ -177,6 +179,11 @@ impl Stream {
             is_end_read: false,
             carried: Vec::new(),
         }
+    }
+
+    /// The far end spoke of it on this subflow.
+    fn note_arrival(&mut self, slot: usize, now: Timestamp) {
+        (self.arrived_on, self.arrived_at) = (Some(slot), now);
     }
 
     /// Whether it has something to say besides data.

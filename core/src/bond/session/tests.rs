@@ -550,3 +550,31 @@ fn the_relay_hears_of_a_suspect_path_although_that_path_was_asked_first() {
     assert_eq!(pair.device.observe_path(CELLULAR).outstanding_since, None, "the relay acknowledges there");
     assert!(pair.relay.subflows().iter().any(|subflow| subflow.path == WIFI && subflow.suspect));
 }
+
+#[test]
+fn a_relay_answers_where_it_was_asked_until_another_subflow_was_heard() {
+    let now = Timestamp::from_origin(Duration::from_secs(1));
+    let mut relay = Session::new(Role::Relay, SessionConfig::default(), now);
+    let (radio, download) = (StreamId(0), StreamId(1));
+    relay.handle_subflow_up(SubflowId(0), WIFI, false, now);
+    for stream in [radio, download] {
+        let (class, scheduler) = (StreamClass::Auto, SchedulerKind::LastReceived);
+        let open = Frame::Open { stream, class, scheduler, destination: destination() };
+        relay.handle_received(SubflowId(0), open.to_bytes(), now).expect("an honest device");
+        relay.accept(stream, OpenResult::Connected, now);
+    }
+    relay.handle_subflow_up(SubflowId(1), WIFI, false, now);
+    let mut send = |at: Timestamp| {
+        [radio, download].map(|stream| {
+            relay.send(stream, text("a piece"), at).expect("there is room");
+            relay.streams[&stream].leases.clone()
+        })
+    };
+    assert_eq!(send(now), [vec![(WIFI, 0)], vec![(WIFI, 0)]]);
+    let later = now + ONE_WAY;
+    let ping = Frame::Ping(0).to_bytes();
+    relay.handle_received(SubflowId(1), ping, later).expect("an honest device");
+    relay.replan(later);
+    let leased = [radio, download].map(|stream| relay.streams[&stream].leases.clone());
+    assert_ne!(leased[0], leased[1], "who only listens does not wait for the other");
+}
