@@ -38,7 +38,7 @@ const FIRST_SHARE: u64 = 64;
 ///
 /// The threshold falls with the square of what is free. With a fixed fraction each reader that stops would leave
 /// the same fraction to the next one, and twenty of them nothing to speak of; with the square `n` of them leave
-/// 2 / (n + 2) of the pool.
+/// 3 / (2 n + 4) of the pool.
 #[derive(Debug)]
 pub(super) struct Flow {
     /// New bytes sent.
@@ -235,5 +235,45 @@ impl Numbers {
         if let Some(over) = self.over.get_mut(&stream) {
             over.spoke_on = over.spoke_on.with(slot);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The part of the pool that is left when so many streams have taken what they may.
+    fn left(streams: u32, room: impl Fn(&Flow) -> u64) -> f64 {
+        let limits = Limits::default();
+        let mut flow = Flow::new(&limits);
+        for _ in 0..streams {
+            let taken = room(&flow);
+            flow.handle_promised(0, taken);
+        }
+        (limits.receive_in_all - flow.promised) as f64 / limits.receive_in_all as f64
+    }
+
+    #[test]
+    fn readers_that_stop_leave_the_others_what_the_protocol_says() {
+        for streams in [1, 2, 3, 10, 40, 1024] {
+            let n = f64::from(streams);
+            let grown = left(streams, |flow| flow.room(0));
+            assert!(grown >= 3.0 / (2.0 * n + 4.0) - 1e-6, "{streams}: {grown}");
+            let new = left(streams, Flow::first_room);
+            assert!(new >= 63.0 / (n + 63.0) - 1e-6, "{streams}: {new}");
+        }
+    }
+
+    #[test]
+    fn the_sessions_window_is_told_in_steps_until_little_of_it_is_left() {
+        let mut flow = Flow::new(&Limits::default());
+        let window = flow.grant();
+        flow.handle_received(LEAST_STEP).unwrap();
+        flow.handle_consumed(LEAST_STEP);
+        assert!(!flow.is_due, "nearly all of it is left");
+        flow.handle_received(window - LEAST_STEP).unwrap();
+        assert!(flow.is_due, "nothing is left");
+        assert_eq!(flow.grant(), window + LEAST_STEP);
+        assert_eq!(flow.handle_received(LEAST_STEP + 1), Err(Violation::BeyondSessionWindow));
     }
 }
