@@ -66,6 +66,7 @@ impl DetectorKind {
             Self::Improved => OracleConfig {
                 excused_round_trips: OracleConfig::EXCUSED_ROUND_TRIPS,
                 excused_losses: OracleConfig::EXCUSED_LOSSES,
+                period_round_trips: OracleConfig::PERIOD_ROUND_TRIPS,
                 ..config
             },
         }

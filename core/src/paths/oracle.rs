@@ -50,6 +50,9 @@ pub struct OracleConfig {
     pub excused_round_trips: u32,
     /// Rates that rest on so many losses in one period are no evidence: of two segments one is half.
     pub excused_losses: u32,
+    /// A netpath's period lasts for so many of its least round trips at least: where what is sent again falls into
+    /// other periods than what was sent, each period's rate is one of retransmissions alone.
+    pub period_round_trips: u32,
 }
 
 impl OracleConfig {
@@ -59,6 +62,9 @@ impl OracleConfig {
 
     /// Somebody who speaks sends one or two segments in a period, of which each loss makes a quarter or more.
     pub const EXCUSED_LOSSES: u32 = 1;
+
+    /// A loss that nothing follows is probed for after two round trips (RFC 8985 section 7.2).
+    pub const PERIOD_ROUND_TRIPS: u32 = 3;
 }
 
 impl Default for OracleConfig {
@@ -72,6 +78,7 @@ impl Default for OracleConfig {
             timeout: Duration::from_millis(1500),
             excused_round_trips: 0,
             excused_losses: 0,
+            period_round_trips: 0,
         }
     }
 }
@@ -144,6 +151,9 @@ struct Record {
     last_used: Timestamp,
     /// When something was sent last.
     last_sent: Timestamp,
+    /// When its period began, and its connections' least round trip.
+    begun: Timestamp,
+    least_rtt: Option<Duration>,
 }
 
 #[derive(Debug, Clone)]
@@ -228,8 +238,11 @@ impl Oracle {
             closed: Period::default(),
             last_used: sample.at,
             last_sent: sample.at,
+            begun: sample.at,
+            least_rtt: None,
         });
         record.last_used = record.last_used.max(sample.at);
+        record.least_rtt = record.least_rtt.into_iter().chain(sample.min_rtt).min();
         let connection = self.connections.entry(key).or_insert_with(|| Connection {
             netpath: netpath.clone(),
             before: Counters::default(),
@@ -269,6 +282,9 @@ impl Oracle {
             return;
         }
         self.next = now + self.config.period;
+        let round_trips = self.config.period_round_trips;
+        let is_over =
+            |record: &Record| now - record.begun >= record.least_rtt.unwrap_or_default() * round_trips;
         let mut periods: BTreeMap<&NetPath, Period> = BTreeMap::new();
         for connection in self.connections.values_mut() {
             let record = self.netpaths.get(&connection.netpath);
@@ -277,7 +293,7 @@ impl Oracle {
                 .or_insert_with(|| record.map_or_else(Period::default, |record| record.closed))
                 .add(connection);
         }
-        for (netpath, record) in &mut self.netpaths {
+        for (netpath, record) in self.netpaths.iter_mut().filter(|(_, record)| is_over(record)) {
             let period = periods.get(netpath).copied().unwrap_or(record.closed);
             record.closed = Period::default();
             let was = record.symptom;
@@ -295,7 +311,12 @@ impl Oracle {
         }
         let used: Vec<NetPath> = periods.into_keys().cloned().collect();
         for connection in self.connections.values_mut() {
-            connection.before = connection.latest;
+            if self.netpaths.get(&connection.netpath).is_none_or(is_over) {
+                connection.before = connection.latest;
+            }
+        }
+        for record in self.netpaths.values_mut().filter(|record| is_over(record)) {
+            record.begun = now;
         }
         self.netpaths.retain(|netpath, record| now - record.last_used < MEMORY || used.contains(netpath));
     }
@@ -513,6 +534,25 @@ mod tests {
         oracle.handle_sample(SubflowKey(1), &wifi(), &slow);
         oracle.handle_timeout(at(1));
         assert_eq!(oracle.symptom(&wifi()), Some(Symptom::Timeout));
+    }
+
+    #[test]
+    fn a_period_is_as_long_as_round_trips_where_it_is_to_be() {
+        let config = OracleConfig { period_round_trips: 3, ..OracleConfig::default() };
+        let far = |sample| TcpSample { min_rtt: Some(Duration::from_millis(600)), ..sample };
+        // Sent in one period of 500 ms, and once more in the third.
+        let samples = [sample(10, 0, 0), sample(10, 0, 0), sample(12, 2, 0), sample(12, 2, 0)].map(far);
+        let whole = fed_with(config, &[samples.as_slice(), &[samples[3]; 4]].concat());
+        assert_eq!(loss_ppm(&whole), Some(166_666));
+        let cut = fed(&samples);
+        assert_eq!(loss_ppm(&cut), Some(285_714));
+        // What a connection did before it closed is kept for the whole period.
+        let mut oracle = fed_with(config, &samples[..1]);
+        oracle.handle_closed(SubflowKey(1));
+        oracle.handle_timeout(at(2));
+        assert_eq!(loss_ppm(&oracle), None);
+        oracle.handle_timeout(at(5));
+        assert_eq!(loss_ppm(&oracle), Some(0));
     }
 
     #[test]
