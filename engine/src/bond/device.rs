@@ -120,13 +120,14 @@ impl Bond {
     }
 
     /// Opens a stream to a flow's destination.
-    pub(crate) fn open(&self, destination: &Destination) -> Result<BondStream, NotBonded> {
+    pub(crate) async fn open(&self, destination: &Destination) -> Result<BondStream, NotBonded> {
         let host = match destination {
             Destination::Address(address) if !is_public(address.ip()) => return Err(NotBonded::Private),
             Destination::Address(address) => Host::Address(address.ip().to_canonical()),
             Destination::Name(name, _) if is_private_name(name) => return Err(NotBonded::Private),
             Destination::Name(name, _) => Host::Name(name.to_string()),
         };
+        self.place.settled().await;
         let current = self.place.current().map_err(NotBonded::Unreachable)?;
         let destination = WireDestination { host, port: destination.port() };
         Ok(BondStream::open(current, destination, StreamClass::Auto)?)

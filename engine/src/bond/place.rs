@@ -1,6 +1,7 @@
 //! What a device's sessions with its relay share: which of them new flows take, or why none.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -40,6 +41,8 @@ pub(super) struct Place {
     pub(super) fast_open: FastOpen,
     journal: Journal,
     state: Mutex<State>,
+    /// Tells those who wait in [`Self::settled`].
+    turned: Notify,
     /// A session left its place, by draining.
     pub(super) left: Notify,
 }
@@ -48,6 +51,8 @@ pub(super) struct Place {
 struct State {
     /// The session for new flows, once the relay has accepted it.
     current: Option<SharedSession>,
+    /// It has no connection at this moment, and opens some.
+    is_joining: bool,
     /// Why there is none.
     reason: String,
     /// Until when new flows do without the relay.
@@ -87,13 +92,38 @@ impl Place {
         let tls = tls::device(invite.pin)?;
         let state = State {
             current: None,
+            is_joining: false,
             reason: "no connection yet".to_owned(),
             doubted_until: None,
             sessions: Vec::new(),
             handovers: VecDeque::new(),
         };
-        let (state, fast_open, left) = (Mutex::new(state), FastOpen::default(), Notify::new());
-        Ok(Self { invite, config, paths, resolver, tls, fast_open, journal, state, left })
+        Ok(Self {
+            invite,
+            config,
+            paths,
+            resolver,
+            tls,
+            fast_open: FastOpen::default(),
+            journal,
+            state: Mutex::new(state),
+            turned: Notify::new(),
+            left: Notify::new(),
+        })
+    }
+
+    /// Waits until the session for new flows has a connection, or is given up: between two networks a flow need
+    /// not do without the relay.
+    pub(super) async fn settled(&self) {
+        loop {
+            let mut turned = pin!(self.turned.notified());
+            // From here on no turn is missed.
+            turned.as_mut().enable();
+            if !self.state().is_joining {
+                return;
+            }
+            turned.await;
+        }
     }
 
     /// The session for new flows, or why there is none.
@@ -135,6 +165,15 @@ impl Place {
         }
         state.current = Some(session.clone());
         state.doubted_until = None;
+        self.turn(state, false);
+    }
+
+    /// A session lost its last connection and opens others: new flows wait.
+    pub(super) fn join_again(&self, session: &SharedSession) {
+        let state = self.state();
+        if state.current.as_ref().is_some_and(|current| current.is(session)) {
+            self.turn(state, true);
+        }
     }
 
     /// A session is over.
@@ -143,6 +182,7 @@ impl Place {
         state.sessions.retain(|(kept, _)| !kept.is(session));
         if state.current.as_ref().is_some_and(|current| current.is(session)) {
             state.current = None;
+            self.turn(state, false);
         }
     }
 
@@ -159,8 +199,8 @@ impl Place {
         let mut state = self.state();
         let is_news = state.current.take().is_some() || state.reason != reason;
         reason.clone_into(&mut state.reason);
+        self.turn(state, false);
         if is_news {
-            drop(state);
             self.tell_fallback(reason);
         }
     }
@@ -186,6 +226,12 @@ impl Place {
             state.handovers.push_back(HandoverStatus { unix_ms, from: from.clone(), to: to.clone(), gap_ms });
         }
         self.journal.record(EventDetail::HandedOver { from, to, gap_ms });
+    }
+
+    fn turn(&self, mut state: MutexGuard<'_, State>, is_joining: bool) {
+        state.is_joining = is_joining;
+        drop(state);
+        self.turned.notify_waiters();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -38,6 +38,10 @@ const WATCHING: Duration = Duration::from_millis(20);
 /// In how many of these the paths' order and estimates are looked at.
 const ROUNDS_PER_SURVEY: u32 = 50;
 
+/// How long new flows wait for a session without a connection that opens others: a SYN that is lost once, and
+/// the handshakes of a slow network.
+const JOINING: Duration = Duration::from_secs(3);
+
 /// Addresses of the relay's name that are tried, one subflow after another.
 const MAX_ADDRESSES: usize = 4;
 
@@ -134,6 +138,9 @@ impl DeviceSession {
                         self.survey(&mut watch);
                     }
                     round = round.wrapping_add(1);
+                    if self.alone_since.is_some_and(|since| since.elapsed() > JOINING) {
+                        self.place.leave_place(&self.shared, "no connection to it");
+                    }
                     // Without streams nothing is due.
                     if self.shared.streams() > 0 {
                         for (path, load) in watch.look(&self.shared) {
@@ -213,7 +220,7 @@ impl DeviceSession {
     fn subflow_ended(&mut self, subflow: SubflowId, how: &SubflowEnd) -> Option<Parting> {
         tracing::debug!(%subflow, ?how, "a subflow ended");
         self.opening.remove(&subflow);
-        self.welcome.remove(&subflow);
+        let was_working = self.welcome.remove(&subflow);
         if ends_session(how) || (!self.was_welcome && matches!(how, SubflowEnd::Refused(..))) {
             return Some(match how {
                 SubflowEnd::Refused(code, text) => parting(*code, text.clone()),
@@ -229,9 +236,13 @@ impl DeviceSession {
         }
         let reason = match how {
             SubflowEnd::Failed(error) => error.to_string(),
-            _ => "it closed the connection".to_owned(),
+            _ => "its connection was closed".to_owned(),
         };
-        self.place.leave_place(&self.shared, &reason);
+        if was_working {
+            self.place.join_again(&self.shared);
+        } else {
+            self.place.leave_place(&self.shared, &reason);
+        }
         if !self.was_welcome && self.opening.is_empty() {
             return Some(Parting::Lost(reason));
         }

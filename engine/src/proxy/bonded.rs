@@ -43,7 +43,7 @@ pub(super) async fn open(
     flow: &FlowHandle,
 ) -> Bonded {
     let Some(bond) = context.bond.current() else { return Bonded::Steer };
-    let stream = match bond.open(destination) {
+    let stream = match bond.open(destination).await {
         Ok(stream) => stream,
         Err(error) => {
             tracing::debug!(%destination, %error, "a flow is not bonded");

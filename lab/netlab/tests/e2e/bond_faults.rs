@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use multiway_api::SessionStatus;
+use multiway_api::{Event, EventDetail, SessionStatus};
 use multiway_linksim::{Change, ServerSpec};
 use multiway_netlab::{Direction, NetworkOptions, NetworkPath, skip_without_lab};
 
@@ -185,7 +185,12 @@ fn a_network_that_loses_its_carrier_its_link_or_its_address_is_left() -> Result<
             path.spec().metric
         ))
     };
-    streams.survive("address changed", change, mended)
+    streams.survive("address changed", change, mended)?;
+    // Between two networks flows wait for the relay instead of going without it.
+    let events = streams.bond.world.status()?.events;
+    let gave_up = |event: &&Event| matches!(&event.detail, EventDetail::FellBack { reason, .. } if reason.contains("closed"));
+    ensure!(events.iter().find(gave_up).is_none(), "{events:?}");
+    Ok(())
 }
 
 #[test]
