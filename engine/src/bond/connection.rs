@@ -2,12 +2,14 @@
 //! so nothing may wait in a buffer that could still be chosen otherwise.
 
 use std::io::{self, BufRead, IoSlice, Read, Write};
+use std::net::Shutdown;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use rustls_pki_types::ServerName;
+use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -224,6 +226,22 @@ impl TlsStream {
         self.tls.send_close_notify();
     }
 
+    /// Sends no more, and throws away what comes until the other end does likewise.
+    pub(crate) async fn finish(&self) -> io::Result<()> {
+        let socket: &TcpStream = &self.transport;
+        SockRef::from(socket).shutdown(Shutdown::Write)?;
+        let mut rest = vec![0; READ_AHEAD];
+        loop {
+            socket.readable().await?;
+            match socket.try_read(&mut rest) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Waits until the socket may have changed: for reading always, for writing if `wants_room`.
     pub(crate) async fn ready(&self, wants_room: bool) -> io::Result<()> {
         if !self.inbox.is_empty() {
@@ -297,6 +315,7 @@ impl Write for Socket<'_> {
 #[cfg(test)]
 pub(super) mod tests {
     use std::net::Ipv4Addr;
+    use std::time::Duration;
 
     use rcgen::PublicKeyData;
     use rustls_pki_types::PrivatePkcs8KeyDer;
@@ -307,7 +326,7 @@ pub(super) mod tests {
     use crate::bond::invite::Pin;
 
     /// What takes longer has stalled.
-    const SOON: std::time::Duration = std::time::Duration::from_secs(10);
+    const SOON: Duration = Duration::from_secs(10);
 
     /// A relay as it starts: with its old key, and no ticket that it gave before.
     fn start_relay(identity: &rcgen::CertifiedKey<rcgen::KeyPair>) -> Arc<ServerConfig> {
@@ -392,5 +411,25 @@ pub(super) mod tests {
             outcome.unwrap_or_else(|error| panic!("{sent} bytes in pieces of {piece}: {error}"));
             assert_eq!(came.expect("in time").expect("it goes on").len(), expected);
         }
+    }
+
+    #[tokio::test]
+    async fn who_finishes_is_heard_although_bytes_came_that_nobody_reads() {
+        const LAST_WORDS: usize = 1 << 20;
+        let (mut device, mut relay) = connected().await;
+        device.write(b"nobody reads this").and_then(|()| device.flush()).expect("there is room");
+        let finished = tokio::spawn(async move {
+            relay.write(&vec![7; LAST_WORDS])?;
+            while !relay.flush()? {
+                relay.ready_for_writing().await?;
+            }
+            relay.finish().await
+        });
+        // What waits in the relay's socket by now would be lost if it were closed.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let heard = timeout(SOON, read(&mut device, LAST_WORDS)).await.expect("in time");
+        assert_eq!(heard.expect("all of it").len(), LAST_WORDS);
+        drop(device);
+        finished.await.expect("it does not panic").expect("the device closes");
     }
 }

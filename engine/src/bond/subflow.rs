@@ -338,7 +338,8 @@ impl Subflow {
         Ok(())
     }
 
-    /// Says why the subflow ends, as far as the socket still takes it.
+    /// Says why the subflow ends, as far as the socket still takes it. What comes in meanwhile is thrown away: a
+    /// socket that is closed with bytes unread resets the connection, and the reason would be lost with it.
     async fn farewell(&mut self, code: u64, text: &str) {
         let farewell = async {
             if !self.tls.is_handshaking() {
@@ -348,7 +349,7 @@ impl Subflow {
             while !self.tls.flush()? {
                 self.tls.ready_for_writing().await?;
             }
-            Ok::<(), io::Error>(())
+            self.tls.finish().await
         };
         // The far end may be gone.
         let _ = tokio::time::timeout(FAREWELL, farewell).await;
