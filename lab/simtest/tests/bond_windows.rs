@@ -151,6 +151,8 @@ fn a_new_stream_over_a_path_that_is_known_begins_with_a_window_of_a_mebibyte() {
 fn many_streams_at_once_fill_a_long_fat_path() {
     assert!(fat(30, 2 * MB, download, false) < ms(9_200));
     assert!(fat(30, 2 * MB, download, true) < ms(7_700));
+    // Each has its subflow at once, although the first window of each is used up by then.
+    assert!(fat(6, 8 * MB, upload, false) < ms(7_000));
 }
 
 /// A device that gives a stream up while its OPEN is on another path.

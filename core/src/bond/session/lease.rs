@@ -87,13 +87,13 @@ impl Session {
     pub(super) fn schedule(&mut self, id: StreamId, now: Timestamp) {
         self.update_busy(id, now);
         let Some(stream) = self.streams.get(&id) else { return };
-        let can_send = stream.can_send();
-        if can_send {
+        let has_work = stream.reset.is_none() && stream.sender.has_work();
+        if has_work {
             self.lease(id);
         }
         let Some(stream) = self.streams.get(&id) else { return };
         let mut wanted = Slots::NONE;
-        if can_send {
+        if has_work {
             wanted = stream.leases.iter().fold(wanted, |wanted, (_, slot)| wanted.with(*slot));
         }
         if stream.has_control() && (wanted == Slots::NONE || stream.needs_reset || stream.needs_ack) {
@@ -212,8 +212,7 @@ impl Session {
         let is_open = stream.reset.is_none();
         let is_expecting = is_open && stream.receiver.expects_more();
         let is_busy = is_expecting
-            || stream.can_send()
-            || (is_open && stream.sender.has_outstanding())
+            || (is_open && (stream.sender.has_work() || stream.sender.has_outstanding()))
             || !stream.is_confirmed
             || stream.reset.is_some();
         let expecting_on = stream.arrived_on.filter(|_| is_expecting);
