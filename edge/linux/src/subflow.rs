@@ -1,7 +1,7 @@
 //! What a subflow asks of its TCP connection: data in the SYN, a short queue of unsent bytes, and an end
 //! when nobody answers.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
@@ -52,6 +52,13 @@ pub fn fast_open_is_served() -> bool {
 /// is to be sent next is chosen late.
 pub fn limit_unsent(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     SockRef::from(&socket.as_fd()).set_tcp_notsent_lowat(bytes)
+}
+
+/// Sends bytes to which later ones are not joined (`MSG_EOR`). The kernel holds to [`limit_unsent`] only where it
+/// would begin another segment (GSO), and joins what comes to the last one until that has 64 KiB: over a slow
+/// path that is a second.
+pub fn send_apart(socket: &impl AsFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    SockRef::from(&socket.as_fd()).send_vectored_with_flags(pieces, libc::MSG_EOR)
 }
 
 /// The connection ends when sent data is not acknowledged for this long (`TCP_USER_TIMEOUT`, RFC 5482).

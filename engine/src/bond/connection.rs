@@ -7,6 +7,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
+use multiway_edge::subflow::send_apart;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use rustls_pki_types::ServerName;
 use socket2::SockRef;
@@ -59,6 +60,8 @@ pub(crate) struct TlsStream {
     tls: Connection,
     transport: Arc<Transport>,
     early: Option<Early>,
+    /// Whether what is sent at once stays apart from the rest.
+    sends_apart: bool,
     /// Read and not yet decrypted; it holds memory only while bytes come in.
     inbox: BytesMut,
 }
@@ -94,14 +97,26 @@ impl TlsStream {
         let mut tls = ClientConnection::new(config, relay).map_err(io::Error::other)?;
         tls.set_buffer_limit(None);
         let early = tls.early_data().map(|_| Early::default());
-        Ok(Self { tls: tls.into(), transport: Arc::new(transport), early, inbox: BytesMut::new() })
+        Ok(Self {
+            tls: tls.into(),
+            transport: Arc::new(transport),
+            early,
+            sends_apart: true,
+            inbox: BytesMut::new(),
+        })
     }
 
     /// The relay's end.
     pub(crate) fn accept(config: Arc<ServerConfig>, transport: Transport) -> io::Result<Self> {
         let mut tls = ServerConnection::new(config).map_err(io::Error::other)?;
         tls.set_buffer_limit(None);
-        Ok(Self { tls: tls.into(), transport: Arc::new(transport), early: None, inbox: BytesMut::new() })
+        Ok(Self {
+            tls: tls.into(),
+            transport: Arc::new(transport),
+            early: None,
+            sends_apart: true,
+            inbox: BytesMut::new(),
+        })
     }
 
     /// The connection below.
@@ -142,6 +157,11 @@ impl TlsStream {
         self.tls.writer().write_all(bytes)
     }
 
+    /// Holds the kernel strictly to its limit of unsent bytes, or lets it join what is sent: that costs less.
+    pub(crate) fn send_apart(&mut self, sends_apart: bool) {
+        self.sends_apart = sends_apart;
+    }
+
     /// Whether something is encrypted and not sent.
     pub(crate) fn is_pending(&self) -> bool {
         self.tls.wants_write()
@@ -150,7 +170,8 @@ impl TlsStream {
     /// Sends what the socket takes; true when nothing is left.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         while self.tls.wants_write() {
-            match self.tls.write_tls(&mut Socket(&self.transport)) {
+            let mut socket = Socket { socket: &self.transport, sends_apart: self.sends_apart };
+            match self.tls.write_tls(&mut socket) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
@@ -296,15 +317,21 @@ impl Read for Source<'_> {
 }
 
 /// A socket to write to, likewise.
-struct Socket<'a>(&'a TcpStream);
+struct Socket<'a> {
+    socket: &'a TcpStream,
+    sends_apart: bool,
+}
 
 impl Write for Socket<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.try_write(bytes)
+        self.write_vectored(&[IoSlice::new(bytes)])
     }
 
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.0.try_write_vectored(pieces)
+        if self.sends_apart {
+            return self.socket.try_io(Interest::WRITABLE, || send_apart(self.socket, pieces));
+        }
+        self.socket.try_write_vectored(pieces)
     }
 
     fn flush(&mut self) -> io::Result<()> {
