@@ -13,6 +13,7 @@ use multiway_core::units::{Rate, Timestamp};
 mod offset {
     pub(super) const STATE: usize = 0;
     pub(super) const BACKOFF: usize = 4;
+    pub(super) const FAST_OPEN: usize = 7;
     pub(super) const RTO: usize = 8;
     pub(super) const SND_MSS: usize = 16;
     pub(super) const UNACKED: usize = 24;
@@ -43,6 +44,12 @@ mod offset {
 
 /// The kernel's word for "no round trip measured yet" in `tcpi_min_rtt`.
 const NO_MIN_RTT: u32 = u32::MAX;
+
+/// Where `tcpi_fastopen_client_fail` lies in its byte, behind one other bit, and its value when the far end did not take
+/// the data of the SYN (`TFO_DATA_NOT_ACKED`).
+const FAST_OPEN_SHIFT: u8 = if cfg!(target_endian = "little") { 1 } else { 5 };
+const FAST_OPEN_MASK: u8 = 0b11;
+const SYN_DATA_NOT_TAKEN: u8 = 2;
 
 /// Numbers of states in the kernel (include/net/tcp_states.h).
 const CLOSE: u8 = 7;
@@ -104,6 +111,9 @@ fn decode(info: &[u8], at: Timestamp) -> TcpSample {
     let millis = |offset| Duration::from_millis(u32_at(info, offset).unwrap_or(0).into());
     let count = |offset| u64::from(u32_at(info, offset).unwrap_or(0));
     let bytes = |offset| u64_at(info, offset).unwrap_or(0);
+    let fast_open = info.get(offset::FAST_OPEN).map(|byte| byte >> FAST_OPEN_SHIFT & FAST_OPEN_MASK);
+    // It is sent again behind the handshake, although nothing was lost.
+    let sent_again = u64::from(fast_open == Some(SYN_DATA_NOT_TAKEN));
     TcpSample {
         at,
         smoothed_rtt: micros(offset::RTT),
@@ -113,7 +123,7 @@ fn decode(info: &[u8], at: Timestamp) -> TcpSample {
             .map(|micros| Duration::from_micros(micros.into())),
         delivery_rate: Rate::from_bytes_per_second(bytes(offset::DELIVERY_RATE)),
         segments_sent: count(offset::DATA_SEGS_OUT),
-        segments_retransmitted: count(offset::TOTAL_RETRANS),
+        segments_retransmitted: count(offset::TOTAL_RETRANS).saturating_sub(sent_again),
         segments_lost: count(offset::LOST),
         segments_retransmitting: count(offset::RETRANS),
         segments_unacked: count(offset::UNACKED),
@@ -179,6 +189,20 @@ mod tests {
             assert!(sent.since_last_ack_received < Duration::from_secs(60));
             assert_eq!((sent.bytes_unsent, sent.timeouts_in_row), (0, 0));
         }
+    }
+
+    #[test]
+    fn data_of_a_syn_that_the_far_end_does_not_take_is_no_loss() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        if !crate::subflow::fast_open_connect(&socket) {
+            return;
+        }
+        socket.connect(&listener.local_addr().unwrap().into()).unwrap();
+        let mut client = TcpStream::from(socket);
+        client.write_all(&[7; 500]).unwrap();
+        listener.accept().unwrap().0.read_exact(&mut [0; 500]).unwrap();
+        assert_eq!(sample(client.as_fd(), Timestamp::ZERO).unwrap().segments_retransmitted, 0);
     }
 
     #[test]
