@@ -263,6 +263,7 @@ impl Session {
         let Some(stream) = self.streams.remove(&id) else { return };
         self.flow.handle_promised(stream.promised, 0);
         self.busy.remove(&id);
+        self.blocked.remove(&id);
         self.numbers.remember(id, stream.sender.sent_end(), stream.spoke_on);
         for subflow in self.slots.iter_mut().flatten() {
             subflow.expecting.remove(&id);

@@ -65,9 +65,7 @@ impl Session {
             (Frame::Window(bytes), _) => {
                 self.flow.granted_to_us = self.flow.granted_to_us.max(bytes);
                 if self.flow.credit() > 0 {
-                    for id in std::mem::take(&mut self.blocked) {
-                        self.schedule(id, now);
-                    }
+                    self.unblock(now);
                 }
                 Ok(())
             }

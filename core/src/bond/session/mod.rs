@@ -67,7 +67,9 @@ pub struct Session {
     /// Streams with something to send, outstanding or expected.
     busy: BTreeSet<StreamId>,
     /// Streams that wait for the session's window.
-    blocked: VecDeque<StreamId>,
+    blocked: BTreeSet<StreamId>,
+    /// The one that it stopped first, and that goes on first.
+    blocked_first: StreamId,
     /// Streams that wait for room in the buffers of all streams.
     starved: BTreeSet<StreamId>,
     /// Bytes in the send buffers of all streams.
@@ -243,7 +245,8 @@ impl Session {
             next_ping: 0,
             epoch: 1,
             busy: BTreeSet::new(),
-            blocked: VecDeque::new(),
+            blocked: BTreeSet::new(),
+            blocked_first: StreamId(0),
             starved: BTreeSet::new(),
             send_buffered: 0,
             send_pooled: 0,

@@ -225,7 +225,10 @@ impl Session {
         let room = Room { payload, credit, due, redundant: stream.scheduler.is_redundant() };
         let Some(emission) = stream.sender.next_segment(slot, room) else {
             if stream.sender.unsent() > 0 && stream.sender.window_left() > 0 && credit == 0 {
-                self.blocked.push_back(id);
+                if self.blocked.is_empty() {
+                    self.blocked_first = id;
+                }
+                self.blocked.insert(id);
             }
             return Turn::Done;
         };
@@ -239,6 +242,16 @@ impl Session {
             subflow.note_sent(emission.length as u64, now);
         }
         Turn::Wrote
+    }
+
+    /// The session's window lets streams go on: first the one that it stopped first, so that all have their
+    /// turn however little it grows.
+    pub(super) fn unblock(&mut self, now: Timestamp) {
+        let mut earlier = std::mem::take(&mut self.blocked);
+        let later = earlier.split_off(&self.blocked_first);
+        for id in later.into_iter().chain(earlier) {
+            self.schedule(id, now);
+        }
     }
 
     /// Whether the stream's scheduler gives its next segment to this subflow.

@@ -1,0 +1,93 @@
+//! Far ends that keep to the letter of the protocol and harm, or that go on after a violation.
+
+use super::*;
+
+const FIRST: SubflowId = SubflowId(0);
+const SECOND: SubflowId = SubflowId(1);
+
+/// How the far end says it.
+fn open(stream: u64) -> Frame {
+    Frame::Open {
+        stream: StreamId(stream),
+        class: StreamClass::Bulk,
+        scheduler: SchedulerKind::MinRtt,
+        destination: destination(),
+    }
+}
+
+fn start() -> Timestamp {
+    Timestamp::from_origin(Duration::from_secs(1))
+}
+
+/// A relay with a subflow on each path.
+fn relay(config: SessionConfig) -> Session {
+    let mut relay = Session::new(Role::Relay, config, start());
+    relay.handle_subflow_up(FIRST, WIFI, false, start());
+    relay.handle_subflow_up(SECOND, CELLULAR, false, start());
+    relay
+}
+
+fn say(relay: &mut Session, on: SubflowId, frame: &Frame) -> Result<(), Violation> {
+    relay.handle_received(on, frame.to_bytes(), start())
+}
+
+/// Takes all that a subflow is given and counts its bytes.
+fn take(relay: &mut Session, from: SubflowId, now: Timestamp) -> usize {
+    std::iter::from_fn(|| relay.poll_transmit(from, 64 << 10, now)).map(|bytes| bytes.len()).sum()
+}
+
+/// A relay with streams that have more to send than the session's window takes, which is used up.
+fn relay_out_of_credit(streams: u64) -> Session {
+    let mut relay = relay(SessionConfig::handover());
+    for id in 0..streams {
+        let stream = StreamId(id);
+        say(&mut relay, FIRST, &open(id)).unwrap();
+        relay.accept(stream, OpenResult::Connected, start());
+        say(&mut relay, FIRST, &Frame::Ack { stream, data_ack: 0, window: 1 << 40 }).unwrap();
+        let room = relay.send_room(stream).min(16 << 10);
+        relay.send(stream, Bytes::from(vec![1; room]), start()).unwrap();
+    }
+    take(&mut relay, FIRST, start());
+    assert_eq!(relay.flow.credit(), 0);
+    relay
+}
+
+#[test]
+fn a_stream_waits_for_the_sessions_window_once_however_often_it_is_asked() {
+    let streams = 256;
+    let mut relay = relay_out_of_credit(streams);
+    for n in 0..50 {
+        let standing = if n % 2 == 0 { Standing::Backup } else { Standing::Normal };
+        say(&mut relay, SECOND, &Frame::Priority { subflow: FIRST, standing }).unwrap();
+        take(&mut relay, FIRST, start());
+        take(&mut relay, SECOND, start());
+        assert!(relay.blocked.len() <= streams as usize, "{}", relay.blocked.len());
+    }
+    let last = StreamId(streams - 1);
+    assert!(relay.blocked.contains(&last));
+    say(&mut relay, FIRST, &Frame::Reset { stream: last, code: 0, end: 0, answer: false }).unwrap();
+    assert!(!relay.blocked.contains(&last), "one that is over waits for nothing");
+}
+
+#[test]
+fn a_window_that_grows_by_little_serves_every_stream_in_turn() {
+    let streams = 64;
+    let mut relay = relay_out_of_credit(streams);
+    let sent = |relay: &Session| -> Vec<u64> {
+        relay.streams.values().map(|stream| stream.sender.sent_end()).collect()
+    };
+    let waiting: Vec<u64> = relay.blocked.iter().map(|id| id.0).collect();
+    assert!(waiting.len() > 8, "{waiting:?}");
+    let before = sent(&relay);
+    // Each WINDOW lets one stream or two send a part of what they have.
+    for _ in 0..2 * waiting.len() {
+        let window = relay.flow.granted_to_us + (4 << 10);
+        say(&mut relay, FIRST, &Frame::Window(window)).unwrap();
+        take(&mut relay, FIRST, start());
+        take(&mut relay, SECOND, start());
+    }
+    let after = sent(&relay);
+    for id in waiting {
+        assert!(after[id as usize] > before[id as usize], "stream {id} was passed over");
+    }
+}
