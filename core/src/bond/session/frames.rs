@@ -6,7 +6,7 @@ use super::{ACK_DELAY, ACK_EVERY, Carried, Session, Stream};
 use crate::bond::action::{Action, CloseReason, Event, Violation};
 use crate::bond::config::{Role, StreamClass};
 use crate::bond::scheduler::SchedulerKind;
-use crate::bond::stream::Freed;
+use crate::bond::stream::{Freed, Slots};
 use crate::bond::subflow::{MOST_CONTROL, SubflowId};
 use crate::bond::wire::{
     Data, Destination, Frame, FrameType, INITIAL_STREAM_WINDOW, OpenResult, Standing, StreamId,
@@ -52,6 +52,7 @@ impl Session {
         if let Some(subflow) = self.subflow_mut(slot) {
             subflow.reader = reader;
         }
+        self.apply_standings(now);
         result
     }
 
@@ -466,10 +467,21 @@ impl Session {
             return Ok(());
         }
         if standing == Standing::Suspect {
+            self.suspected = self.suspected.with(slot);
+        }
+        self.is_replan_due = true;
+        Ok(())
+    }
+
+    /// Does what PRIORITY calls for and every stream has a part in: a frame of four bytes costs no more than others.
+    fn apply_standings(&mut self, now: Timestamp) {
+        if !std::mem::take(&mut self.is_replan_due) {
+            return;
+        }
+        for slot in std::mem::replace(&mut self.suspected, Slots::NONE).iter() {
             self.repeat_control(slot);
         }
         self.replan(now);
-        Ok(())
     }
 
     /// A subflow brought something original (M1).

@@ -66,6 +66,10 @@ pub struct Session {
     epoch: u64,
     /// Streams with something to send, outstanding or expected.
     busy: BTreeSet<StreamId>,
+    /// Subflows that the far end calls suspect since streams last looked for theirs.
+    suspected: Slots,
+    /// Streams are to look for their subflows anew, once for all that a subflow brought together.
+    is_replan_due: bool,
     /// Streams that wait for the session's window.
     blocked: BTreeSet<StreamId>,
     /// The one that it stopped first, and that goes on first.
@@ -245,6 +249,8 @@ impl Session {
             next_ping: 0,
             epoch: 1,
             busy: BTreeSet::new(),
+            suspected: Slots::NONE,
+            is_replan_due: false,
             blocked: BTreeSet::new(),
             blocked_first: StreamId(0),
             starved: BTreeSet::new(),

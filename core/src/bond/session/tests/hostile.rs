@@ -91,3 +91,28 @@ fn a_window_that_grows_by_little_serves_every_stream_in_turn() {
         assert!(after[id as usize] > before[id as usize], "stream {id} was passed over");
     }
 }
+
+#[test]
+fn many_standings_at_once_make_streams_look_for_subflows_once() {
+    let mut relay = relay(SessionConfig::handover());
+    for id in 0..16 {
+        say(&mut relay, FIRST, &open(id)).unwrap();
+        relay.accept(StreamId(id), OpenResult::Connected, start());
+    }
+    let epoch = relay.epoch;
+    let mut wire = Vec::new();
+    for _ in 0..100 {
+        for standing in [Standing::Suspect, Standing::Backup, Standing::Normal, Standing::Suspect] {
+            wire.extend_from_slice(&Frame::Priority { subflow: FIRST, standing }.to_bytes());
+        }
+    }
+    relay.handle_received(SECOND, Bytes::from(wire), start()).unwrap();
+    assert_eq!(relay.epoch, epoch + 1);
+    let leases =
+        |relay: &Session| relay.streams.values().flat_map(|stream| stream.leases.clone()).collect::<Vec<_>>();
+    assert!(leases(&relay).iter().all(|(path, _)| *path == CELLULAR), "{:?}", leases(&relay));
+    say(&mut relay, SECOND, &Frame::Priority { subflow: FIRST, standing: Standing::Suspect }).unwrap();
+    assert_eq!(relay.epoch, epoch + 1, "that was known");
+    say(&mut relay, SECOND, &Frame::Priority { subflow: FIRST, standing: Standing::Normal }).unwrap();
+    assert_eq!(relay.epoch, epoch + 2);
+}
