@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -93,7 +93,7 @@ pub(super) struct Relay {
     pub(super) metrics: Metrics,
     identity: Identity,
     tls: Arc<ServerConfig>,
-    roster: Roster,
+    pub(super) roster: Roster,
     gate: Mutex<Gate>,
     handshakes: Arc<Semaphore>,
     sessions: Mutex<Sessions>,
@@ -126,32 +126,15 @@ pub async fn run(config: RelayConfig, state: PathBuf) -> Result<(), RelayError> 
     if let Err(error) = multiway_edge::limits::raise_open_files() {
         tracing::warn!(%error, "the limit of open files stays as it is; many devices may reach it");
     }
-    let identity = Identity::load_or_create(&state)?;
-    let roster = Roster::load(&state)?;
-    let tls = tls::relay(identity.certificates.clone(), identity.key.clone_key())?;
-    let listeners = config.listen.iter().map(|&address| listen(address)).collect::<Result<Vec<_>, _>>()?;
-    let limits = config.limits;
-    let gate =
-        Gate::new(limits.handshakes_per_second, limits.handshakes_per_second_per_address, Instant::now());
-    let metrics_listener = match config.metrics {
+    let relay = Relay::new(config, &state)?;
+    let listen_all = relay.config.listen.iter().map(|&address| listen(address));
+    let listeners = listen_all.collect::<Result<Vec<_>, _>>()?;
+    let metrics_listener = match relay.config.metrics {
         Some(address) => {
             Some(TcpListener::bind(address).await.map_err(|error| RelayError::Listen { address, error })?)
         }
         None => None,
     };
-    let pin = identity.pin();
-    let relay = Arc::new_cyclic(|this| Relay {
-        config,
-        metrics: Metrics::default(),
-        identity,
-        tls,
-        roster,
-        gate: Mutex::new(gate),
-        handshakes: Arc::new(Semaphore::new(MOST_HANDSHAKES)),
-        sessions: Mutex::default(),
-        own: Mutex::new(None),
-        this: this.clone(),
-    });
     let mut parts = JoinSet::new();
     for listener in listeners {
         if let Ok(address) = listener.local_addr() {
@@ -168,7 +151,7 @@ pub async fn run(config: RelayConfig, state: PathBuf) -> Result<(), RelayError> 
             "TCP Fast Open is off here; `sysctl net.ipv4.tcp_fastopen=3` lets joins carry data in their SYN"
         );
     }
-    tracing::info!(%pin, "the relay works; `multiway relay invite` lets a device in");
+    tracing::info!(pin = %relay.identity.pin(), "the relay works; `multiway relay invite` lets a device in");
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     tokio::select! {
         _ = terminated.recv() => {}
@@ -262,6 +245,28 @@ async fn serve_metrics(relay: Arc<Relay>, listener: TcpListener) -> RelayError {
 }
 
 impl Relay {
+    /// One with these keys, users and usage, which nobody reaches yet.
+    pub(super) fn new(config: RelayConfig, state: &Path) -> Result<Arc<Self>, RelayError> {
+        let identity = Identity::load_or_create(state)?;
+        let roster = Roster::load(state)?;
+        let tls = tls::relay(identity.certificates.clone(), identity.key.clone_key())?;
+        let limits = config.limits;
+        let gate =
+            Gate::new(limits.handshakes_per_second, limits.handshakes_per_second_per_address, Instant::now());
+        Ok(Arc::new_cyclic(|this| Self {
+            config,
+            metrics: Metrics::default(),
+            identity,
+            tls,
+            roster,
+            gate: Mutex::new(gate),
+            handshakes: Arc::new(Semaphore::new(MOST_HANDSHAKES)),
+            sessions: Mutex::default(),
+            own: Mutex::new(None),
+            this: this.clone(),
+        }))
+    }
+
     /// Takes a connection through TLS and its HELLO into a session.
     async fn greet(&self, connection: TcpStream) -> io::Result<Option<Subflow>> {
         connection.set_nodelay(true)?;

@@ -62,7 +62,14 @@ impl RelaySession {
                     streams.shutdown().await;
                     continue;
                 }
-                () = async { sleep_until(linger.unwrap_or_else(Instant::now)).await }, if linger.is_some() => None,
+                () = async { sleep_until(linger.unwrap_or_else(Instant::now)).await }, if linger.is_some() => {
+                    if self.shared.subflows() == 0 {
+                        break;
+                    }
+                    // The device joined again, which is no signal.
+                    linger = None;
+                    continue;
+                }
             };
             let Some(signal) = signal else { break };
             match signal {
@@ -81,6 +88,7 @@ impl RelaySession {
                 }
                 Signal::SubflowEnded { subflow, how } => {
                     self.tell(subflow, &how);
+                    linger = None;
                     if ends_session(&how) {
                         if let SubflowEnd::Violation(violation) = &how {
                             self.shared.end(violation.code(), &violation.to_string());
@@ -213,4 +221,81 @@ async fn connect(relay: &Relay, destination: &Destination) -> Result<TcpStream, 
     let _ = connection.set_nodelay(true);
     let _ = SockRef::from(&connection).set_keepalive(true);
     Ok(connection)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use multiway_core::bond::{Role, Session, SessionConfig};
+    use multiway_core::paths::PathId;
+    use tempfile::TempDir;
+    use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::bond::connection::Transport;
+    use crate::bond::token::TokenId;
+    use crate::paths::now;
+    use crate::relay::config::RelayConfig;
+
+    /// A session that runs on a relay without listeners.
+    struct Running {
+        shared: SharedSession,
+        task: JoinHandle<()>,
+        _state: TempDir,
+    }
+
+    impl Running {
+        fn start(config: RelayConfig) -> Self {
+            let state = tempfile::tempdir().expect("a directory");
+            let relay = Relay::new(config, state.path()).expect("a relay");
+            let id = TokenId([7; TokenId::LENGTH]);
+            let token = Token { id, name: "ada".to_owned(), expires: None, monthly_bytes: None };
+            let meter = relay.roster.meter(&token);
+            let session = Session::new(Role::Relay, SessionConfig::default(), now());
+            let (shared, signals) = SharedSession::new(session);
+            let key = SessionKey([7; 16]);
+            let session = RelaySession { relay, key, token, meter, shared: shared.clone(), signals };
+            Self { shared, task: tokio::spawn(session.run()), _state: state }
+        }
+
+        async fn join(&self, subflow: SubflowId) {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("loopback");
+            let address = listener.local_addr().expect("it is bound");
+            let connection = TcpStream::connect(address).await.expect("it listens");
+            let transport = Arc::new(Transport::Accepted(connection));
+            self.shared.attach(subflow, PathId(0), false, &transport);
+        }
+
+        fn leave(&self, subflow: SubflowId) {
+            self.shared.detach(subflow, SubflowEnd::Closed);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_without_subflows_ends_after_its_linger_and_not_when_its_device_joined_again() {
+        let config = RelayConfig::default();
+        let linger = config.session_linger;
+        let session = Running::start(config);
+        let [first, second, third] = [0, 1, 2].map(SubflowId);
+        session.join(first).await;
+        session.leave(first);
+        session.join(second).await;
+        tokio::time::pause();
+        sleep(linger * 2).await;
+        assert!(!session.task.is_finished(), "the device is there");
+        // Each absence has all of its time.
+        session.leave(second);
+        sleep(linger / 3 * 2).await;
+        tokio::time::resume();
+        session.join(third).await;
+        session.leave(third);
+        tokio::time::pause();
+        sleep(linger / 3 * 2).await;
+        assert!(!session.task.is_finished(), "the device has been away for less than the linger");
+        sleep(linger).await;
+        assert!(session.task.is_finished() && session.shared.is_over());
+    }
 }
