@@ -208,7 +208,7 @@ impl BondStream {
     }
 
     /// Waits for an end that is not in good order.
-    async fn until_over(&self) -> StreamOver {
+    pub(crate) async fn until_over(&self) -> StreamOver {
         poll_fn(|cx| {
             self.session.wait_to_write(self.id, cx.waker());
             match self.session.for_stream(self.id, |_, _| ()) {

@@ -1,6 +1,6 @@
 //! One device's session on the relay: its streams' destinations, and its end.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use multiway_core::bond::{Event, SubflowId};
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -35,6 +36,10 @@ const ADDRESS_STAGGER: Duration = Duration::from_millis(250);
 /// Addresses of one name that are tried.
 const MAX_ADDRESSES: usize = 6;
 
+/// What a stream takes of the relay's while its task runs or its name is looked up. A stream that is reset gives
+/// its place in the session back at once, and these only when they are free.
+type Place = Arc<OwnedSemaphorePermit>;
+
 /// A session as its own task has it.
 pub(super) struct RelaySession {
     pub(super) relay: Arc<Relay>,
@@ -49,6 +54,7 @@ impl RelaySession {
     /// Runs until the session is over.
     pub(super) async fn run(mut self) {
         let mut streams = JoinSet::new();
+        let places = Arc::new(Semaphore::new(self.relay.config.limits.streams_per_session));
         let mut linger: Option<Instant> = None;
         let shared = self.shared.clone();
         let mut time = std::pin::pin!(shared.keep_time());
@@ -75,15 +81,17 @@ impl RelaySession {
             match signal {
                 Signal::Opening { stream, destination } => {
                     let stream = BondStream::new(self.shared.clone(), stream);
-                    if self.meter.is_exhausted() {
+                    let place = Arc::clone(&places).try_acquire_owned();
+                    let (false, Ok(place)) = (self.meter.is_exhausted(), place) else {
                         refuse(&self.relay, &stream, OpenResult::OverLimit);
                         continue;
-                    }
+                    };
                     streams.spawn(serve(
                         Arc::clone(&self.relay),
                         Arc::clone(&self.meter),
                         stream,
                         destination,
+                        Arc::new(place),
                     ));
                 }
                 Signal::SubflowEnded { subflow, how } => {
@@ -129,9 +137,20 @@ impl RelaySession {
 }
 
 /// Connects a stream and carries it to its end.
-async fn serve(relay: Arc<Relay>, meter: Arc<Meter>, stream: BondStream, destination: Destination) {
+async fn serve(
+    relay: Arc<Relay>,
+    meter: Arc<Meter>,
+    stream: BondStream,
+    destination: Destination,
+    place: Place,
+) {
     relay.metrics.streams_begun.add(1);
-    let mut outgoing = match connect(&relay, &destination).await {
+    let connected = tokio::select! {
+        connected = connect(&relay, &destination, &place) => connected,
+        // Nobody waits for it any more.
+        _ = stream.until_over() => return,
+    };
+    let mut outgoing = match connected {
         Ok(connection) => Outgoing::new(connection),
         Err(result) => return refuse(&relay, &stream, result),
     };
@@ -179,14 +198,19 @@ fn refuse(relay: &Relay, stream: &BondStream, result: OpenResult) {
     stream.accept(result);
 }
 
-async fn connect(relay: &Relay, destination: &Destination) -> Result<TcpStream, OpenResult> {
+async fn connect(relay: &Relay, destination: &Destination, place: &Place) -> Result<TcpStream, OpenResult> {
     let addresses: Vec<SocketAddr> = match &destination.host {
         Host::Address(address) => vec![SocketAddr::new(*address, destination.port)],
         Host::Name(name) => {
-            let lookup = tokio::net::lookup_host((name.as_str(), destination.port));
+            let (name, port, place) = (name.clone(), destination.port, Arc::clone(place));
+            let lookup = tokio::task::spawn_blocking(move || {
+                // Its thread works on when nobody waits any more.
+                let _place = place;
+                (name.as_str(), port).to_socket_addrs()
+            });
             match timeout(LOOKUP, lookup).await {
-                Ok(Ok(addresses)) => addresses.collect(),
-                Ok(Err(_)) => return Err(OpenResult::NoSuchHost),
+                Ok(Ok(Ok(addresses))) => addresses.collect(),
+                Ok(_) => return Err(OpenResult::NoSuchHost),
                 Err(_) => return Err(OpenResult::TimedOut),
             }
         }
@@ -227,7 +251,9 @@ async fn connect(relay: &Relay, destination: &Destination) -> Result<TcpStream, 
 mod tests {
     use std::net::Ipv4Addr;
 
-    use multiway_core::bond::{Role, Session, SessionConfig};
+    use multiway_core::bond::scheduler::SchedulerKind;
+    use multiway_core::bond::wire::Frame;
+    use multiway_core::bond::{Role, Session, SessionConfig, StreamClass, StreamId};
     use multiway_core::paths::PathId;
     use tempfile::TempDir;
     use tokio::net::TcpListener;
@@ -240,8 +266,12 @@ mod tests {
     use crate::paths::now;
     use crate::relay::config::RelayConfig;
 
+    /// What takes longer has stalled.
+    const SOON: Duration = Duration::from_secs(10);
+
     /// A session that runs on a relay without listeners.
     struct Running {
+        relay: Arc<Relay>,
         shared: SharedSession,
         task: JoinHandle<()>,
         _state: TempDir,
@@ -257,8 +287,15 @@ mod tests {
             let session = Session::new(Role::Relay, SessionConfig::default(), now());
             let (shared, signals) = SharedSession::new(session);
             let key = SessionKey([7; 16]);
-            let session = RelaySession { relay, key, token, meter, shared: shared.clone(), signals };
-            Self { shared, task: tokio::spawn(session.run()), _state: state }
+            let session = RelaySession {
+                relay: Arc::clone(&relay),
+                key,
+                token,
+                meter,
+                shared: shared.clone(),
+                signals,
+            };
+            Self { relay, shared, task: tokio::spawn(session.run()), _state: state }
         }
 
         async fn join(&self, subflow: SubflowId) {
@@ -272,6 +309,64 @@ mod tests {
         fn leave(&self, subflow: SubflowId) {
             self.shared.detach(subflow, SubflowEnd::Closed);
         }
+
+        fn receive(&self, subflow: SubflowId, frame: Frame) {
+            self.shared.received(subflow, vec![frame.to_bytes()]).expect("a relay takes it");
+        }
+    }
+
+    /// An address of loopback where no connection comes about while the sockets are kept.
+    fn silent() -> (SocketAddr, [socket2::Socket; 2]) {
+        let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let [listener, first] = [socket(), socket()].map(|socket| socket.expect("a socket"));
+        listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("loopback");
+        // Room for one connection that nobody accepts; Linux ignores the SYNs of others.
+        listener.listen(0).expect("it is bound");
+        let address = listener.local_addr().expect("it is bound");
+        first.connect(&address).expect("there is room");
+        (address.as_socket().expect("IPv4"), [listener, first])
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_is_reset_is_not_connected_any_further_and_takes_its_place_until_then() {
+        let mut config = RelayConfig::default();
+        config.destinations.allow = vec!["127.0.0.0/8".parse().expect("a network")];
+        config.limits.streams_per_session = 2;
+        let session = Running::start(config);
+        let (silent, _sockets) = silent();
+        let subflow = SubflowId(0);
+        session.join(subflow).await;
+        let idle = Arc::strong_count(&session.relay);
+        let metrics = &session.relay.metrics;
+        let open = |stream| {
+            let destination = Destination { host: Host::Address(silent.ip()), port: silent.port() };
+            let (class, scheduler) = (StreamClass::Auto, SchedulerKind::MinRtt);
+            session.receive(subflow, Frame::Open { stream, class, scheduler, destination });
+        };
+        let streams = [0, 1, 2, 3].map(StreamId);
+        for stream in streams {
+            open(stream);
+            // Before any task could hear of it.
+            session.receive(subflow, Frame::Reset { stream, code: 1, end: 0, answer: false });
+        }
+        let settled = async {
+            while metrics.streams_begun.get() + metrics.streams_refused.get() < streams.len() as u64
+                || Arc::strong_count(&session.relay) > idle
+            {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(SOON, settled).await.expect("what nobody waits for goes on");
+        assert!(metrics.streams_refused.get() > 0, "there are more tasks than streams are allowed");
+        let refused = metrics.streams_refused.get();
+        open(StreamId(4));
+        let begun = async {
+            while Arc::strong_count(&session.relay) == idle {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(SOON, begun).await.expect("there is a place again");
+        assert_eq!(metrics.streams_refused.get(), refused);
     }
 
     #[tokio::test]
