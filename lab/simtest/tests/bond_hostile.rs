@@ -146,13 +146,20 @@ fn forged_state_costs_the_session() {
 
 #[test]
 fn an_end_is_an_end() {
-    let mut session = relay();
-    session.handle_received(FIRST, data(0, 5, FIN, b" you").to_bytes(), at(1)).expect("allowed");
+    let ended = || {
+        let mut session = relay();
+        session.handle_received(FIRST, data(0, 5, FIN, b" you").to_bytes(), at(1)).expect("allowed");
+        session
+    };
+    let mut session = ended();
+    session.handle_received(SECOND, data(0, 5, FIN, b" you").to_bytes(), at(1)).expect("a copy is allowed");
     for frame in [data(0, 9, PLAIN, b"x"), data(0, 7, FIN, b"x")] {
+        let mut session = ended();
         let violation = session.handle_received(SECOND, frame.to_bytes(), at(1));
         assert_eq!(violation, Err(Violation::BehindEnd(0)));
+        let after = session.handle_received(FIRST, Frame::Ping(1).to_bytes(), at(1));
+        assert_eq!(after, violation, "the session is broken on every subflow");
     }
-    session.handle_received(SECOND, data(0, 5, FIN, b" you").to_bytes(), at(1)).expect("a copy is allowed");
 }
 
 #[test]

@@ -36,6 +36,8 @@ const FIRST_SHARE: u64 = 64;
 /// counted these would have to hold them all when every reader stops. The session's window holds the pool and
 /// what every stream has, so that it stops no stream which its own window lets send.
 ///
+/// After a violation the counts may not match what streams hold, until the session is gone: none runs below zero.
+///
 /// The threshold falls with the square of what is free. With a fixed fraction each reader that stops would leave
 /// the same fraction to the next one, and twenty of them nothing to speak of; with the square `n` of them leave
 /// 3 / (2 n + 4) of the pool.
@@ -106,12 +108,12 @@ impl Flow {
 
     /// What a stream was granted out of the pool and has not read is `after` in place of `before`.
     pub(super) fn handle_promised(&mut self, before: u64, after: u64) {
-        self.promised = self.promised + after - before;
+        self.promised = (self.promised + after).saturating_sub(before);
     }
 
     /// What a stream that holds `own` bytes of the pool may have of it.
     pub(super) fn room(&self, own: u64) -> u64 {
-        self.share(self.pool.saturating_sub(self.promised - own), SHARE)
+        self.share(self.pool.saturating_sub(self.promised.saturating_sub(own)), SHARE)
     }
 
     /// What a new stream may have of the pool.
@@ -132,13 +134,13 @@ impl Flow {
 
     /// A stream has `after` runs behind gaps in place of `before`; false when there are too many.
     pub(super) fn handle_runs(&mut self, before: usize, after: usize) -> bool {
-        self.runs = self.runs + after - before;
+        self.runs = (self.runs + after).saturating_sub(before);
         self.runs <= self.most_runs
     }
 
     /// Received and not read.
     pub(super) fn held(&self) -> u64 {
-        self.received - self.consumed
+        self.received.saturating_sub(self.consumed)
     }
 
     /// Whether the far end may not send another byte.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{ACK_DELAY, ACK_EVERY, Carried, Session, Stream};
-use crate::bond::action::{Action, CloseReason, Event, Violation};
+use crate::bond::action::{Action, CloseReason, Event, Violation, ViolationScope};
 use crate::bond::config::{Role, StreamClass};
 use crate::bond::scheduler::SchedulerKind;
 use crate::bond::stream::{Freed, Slots};
@@ -24,8 +24,11 @@ const MOST_OVER: usize = 1024;
 impl Session {
     /// A subflow brought plaintext, in whatever pieces; that nothing came with its HELLO_OK is told by
     /// none. On an error the engine closes what [`Violation::scope`] says, and tells of it by
-    /// [`Self::handle_subflow_down`].
+    /// [`Self::handle_subflow_down`]. After a violation of the session's every subflow is refused with the same.
     pub fn handle_received(&mut self, id: SubflowId, bytes: Bytes, now: Timestamp) -> Result<(), Violation> {
+        if let Some(violation) = self.broken {
+            return Err(violation);
+        }
         let slot = *self.by_id.get(&id).ok_or(Violation::NoSuchSubflow(id.0))?;
         let Some(subflow) = self.subflow_mut(slot) else { return Err(Violation::NoSuchSubflow(id.0)) };
         subflow.received += bytes.len() as u64;
@@ -53,6 +56,7 @@ impl Session {
             subflow.reader = reader;
         }
         self.apply_standings(now);
+        self.broken = result.err().filter(|violation| violation.scope() == ViolationScope::Session);
         result
     }
 

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use self::flow::{Flow, Numbers};
 use self::path_use::Plan;
-use super::action::{Action, Event};
+use super::action::{Action, Event, Violation};
 use super::config::{Limits, Role, SessionConfig, StreamClass};
 use super::rhythm::Rhythm;
 use super::scheduler::{Scheduler, SchedulerKind};
@@ -88,6 +88,8 @@ pub struct Session {
     /// Streams that are over, of which the far end may not know.
     unsaid: BTreeSet<StreamId>,
     is_draining: bool,
+    /// What the far end did to the session: its counts may be half-way, and nothing more is taken.
+    broken: Option<Violation>,
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
     /// When a stream has waited long enough for a better subflow.
@@ -261,6 +263,7 @@ impl Session {
             plan: Plan::new(),
             unsaid: BTreeSet::new(),
             is_draining: false,
+            broken: None,
             actions: VecDeque::new(),
             events: VecDeque::new(),
             patience: None,

@@ -498,10 +498,7 @@ fn streams_at_once_get_subflows_of_their_own() {
 
 #[test]
 fn what_the_far_end_may_not_do_costs_it_the_session() {
-    let mut pair = Pair::new(SessionConfig::handover());
-    let stream = pair.open();
-    pair.run(Duration::from_millis(50));
-    let subflow = pair.up[0].0;
+    let stream = StreamId(0);
     let data = |dsn| Data { stream, dsn, mark: Mark::default(), bytes: text("x") };
     let wrongs = [
         (Frame::Data(data(1 << 40)), Violation::BeyondStreamWindow(0)),
@@ -511,7 +508,10 @@ fn what_the_far_end_may_not_do_costs_it_the_session() {
         (Frame::Pong(77), Violation::PingAbuse),
     ];
     for (frame, violation) in wrongs {
-        let got = pair.relay.handle_received(subflow, frame.to_bytes(), pair.now);
+        let mut pair = Pair::new(SessionConfig::handover());
+        assert_eq!(pair.open(), stream);
+        pair.run(Duration::from_millis(50));
+        let got = pair.relay.handle_received(pair.up[0].0, frame.to_bytes(), pair.now);
         assert_eq!(got, Err(violation), "{frame:?}");
     }
 }

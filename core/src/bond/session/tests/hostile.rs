@@ -1,6 +1,7 @@
 //! Far ends that keep to the letter of the protocol and harm, or that go on after a violation.
 
 use super::*;
+use crate::bond::action::ViolationScope;
 
 const FIRST: SubflowId = SubflowId(0);
 const SECOND: SubflowId = SubflowId(1);
@@ -115,4 +116,54 @@ fn many_standings_at_once_make_streams_look_for_subflows_once() {
     assert_eq!(relay.epoch, epoch + 1, "that was known");
     say(&mut relay, SECOND, &Frame::Priority { subflow: FIRST, standing: Standing::Normal }).unwrap();
     assert_eq!(relay.epoch, epoch + 2);
+}
+
+fn data(stream: u64, dsn: u64, length: usize) -> Frame {
+    let mark = Mark { idle: false, fin: false };
+    Frame::Data(Data { stream: StreamId(stream), dsn, mark, bytes: Bytes::from(vec![1; length]) })
+}
+
+#[test]
+fn a_session_beyond_its_window_stays_refused_on_every_subflow() {
+    let mut relay = relay(SessionConfig::handover());
+    let mut last = Ok(());
+    // No WINDOW was told, so that four first windows of streams use it up.
+    for id in 0..5 {
+        say(&mut relay, FIRST, &open(id)).unwrap();
+        for part in 0..4 {
+            last = say(&mut relay, FIRST, &data(id, part * (16 << 10), 16 << 10));
+        }
+    }
+    let violation = Err(Violation::BeyondSessionWindow);
+    assert_eq!(last, violation);
+    let reset = Frame::Reset { stream: StreamId(4), code: 0, end: 64 << 10, answer: false };
+    assert_eq!(say(&mut relay, SECOND, &reset), violation);
+    assert_eq!(say(&mut relay, SECOND, &Frame::Ping(7)), violation);
+    // The engine takes its streams back before it is gone.
+    for id in 0..5 {
+        while let Read::Bytes(_) = relay.read(StreamId(id), 1 << 20, start()) {}
+        relay.reset(StreamId(id), 0, start());
+    }
+    assert_eq!(relay.held_bytes(), 0);
+}
+
+#[test]
+fn a_stream_with_too_many_gaps_stays_refused_and_can_be_given_up() {
+    let mut relay = relay(SessionConfig::handover());
+    say(&mut relay, FIRST, &open(0)).unwrap();
+    let violation = (0..1 << 15).find_map(|n| say(&mut relay, FIRST, &data(0, 2 * n + 1, 1)).err());
+    let violation = violation.expect("so many gaps are a violation");
+    assert_eq!(violation, Violation::TooManyGaps(0));
+    let reset = Frame::Reset { stream: StreamId(0), code: 0, end: 64 << 10, answer: false };
+    assert_eq!(say(&mut relay, SECOND, &reset), Err(violation));
+    relay.reset(StreamId(0), 0, start());
+    assert_eq!(relay.held_bytes(), 0);
+}
+
+#[test]
+fn a_malformed_subflow_leaves_the_session_to_the_others() {
+    let mut relay = relay(SessionConfig::handover());
+    let violation = relay.handle_received(FIRST, Bytes::from_static(&[0x3f, 0]), start()).unwrap_err();
+    assert_eq!(violation.scope(), ViolationScope::Subflow);
+    assert_eq!(say(&mut relay, SECOND, &open(0)), Ok(()));
 }
