@@ -96,6 +96,8 @@ pub struct Session {
     patience: Option<Timestamp>,
     /// When to look for what is held up.
     recovery_at: Option<Timestamp>,
+    /// The stream behind the last one that was looked at for that.
+    recovery_next: StreamId,
     /// Used again and again, so that acknowledgments allocate nothing.
     freed: Vec<Freed>,
 }
@@ -268,6 +270,7 @@ impl Session {
             events: VecDeque::new(),
             patience: None,
             recovery_at: None,
+            recovery_next: StreamId(0),
             freed: Vec::new(),
             config,
         }

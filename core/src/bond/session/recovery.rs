@@ -107,7 +107,15 @@ impl Session {
     /// Looks for streams that another subflow can help.
     pub(super) fn recover(&mut self, now: Timestamp) {
         self.recovery_at = None;
-        let ids: Vec<StreamId> = self.busy.iter().copied().take(LOOK_AT).collect();
+        // Streams in turn, and only those of which something may be late: who stopped reading hides nobody.
+        let next = self.recovery_next;
+        let in_turn = self.busy.range(next..).chain(self.busy.range(..next)).copied();
+        let has_outstanding =
+            |id: &StreamId| self.streams.get(id).is_some_and(|stream| stream.sender.has_outstanding());
+        let ids: Vec<StreamId> = in_turn.filter(has_outstanding).take(LOOK_AT).collect();
+        if let Some(last) = ids.last() {
+            self.recovery_next = StreamId(last.0 + 1);
+        }
         for id in ids {
             if self.help(id, now) {
                 self.schedule(id, now);

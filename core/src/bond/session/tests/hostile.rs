@@ -167,3 +167,45 @@ fn a_malformed_subflow_leaves_the_session_to_the_others() {
     assert_eq!(violation.scope(), ViolationScope::Subflow);
     assert_eq!(say(&mut relay, SECOND, &open(0)), Ok(()));
 }
+
+/// Bytes that the second path carries of a stream whose end waits on the first one, behind streams whose far
+/// readers stopped and others that wait for acknowledgments on the first path.
+fn sent_again(stopped: u64, waiting: u64) -> usize {
+    let mut relay = relay(SessionConfig::aggregate());
+    say(&mut relay, FIRST, &Frame::Window(1 << 40)).unwrap();
+    for id in 0..stopped + waiting {
+        let stream = StreamId(id);
+        say(&mut relay, FIRST, &open(id)).unwrap();
+        relay.accept(stream, OpenResult::Connected, start());
+        let length = if id < stopped { 64 << 10 } else { 1000 };
+        relay.send(stream, Bytes::from(vec![1; length]), start()).unwrap();
+        take(&mut relay, FIRST, start());
+        if id < stopped {
+            let ack = Frame::Ack { stream, data_ack: length as u64, window: length as u64 };
+            say(&mut relay, FIRST, &ack).unwrap();
+            relay.send(stream, Bytes::from(vec![1; 1000]), start()).unwrap();
+        }
+    }
+    take(&mut relay, SECOND, start());
+    relay.handle_socket_full(FIRST);
+    let mut now = start();
+    let mut sent = 0;
+    for _ in 0..50 {
+        now = now + Duration::from_millis(20);
+        relay.handle_timeout(now);
+        sent += take(&mut relay, SECOND, now);
+    }
+    sent
+}
+
+#[test]
+fn readers_that_stopped_hide_nobody_from_recovery() {
+    assert!(sent_again(10, 1) >= 1000);
+    assert!(sent_again(300, 1) >= 1000);
+}
+
+#[test]
+fn every_stream_of_many_that_wait_has_its_turn_in_recovery() {
+    let sent = sent_again(0, 300);
+    assert!(sent >= 300 * 1000, "{sent}");
+}
