@@ -11,6 +11,7 @@ use multiway_core::bond::wire::{Frame, FrameReader, Hello, HelloKind, HelloOk, S
 use multiway_core::bond::{Limits, Role, Session, SessionConfig, SubflowId};
 use multiway_core::paths::PathId;
 use rustls::ServerConfig;
+use socket2::{SockRef, TcpKeepalive};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
@@ -49,6 +50,15 @@ const USAGE_INTERVAL: u64 = 5;
 
 /// How often it is looked whether the last stream ended while the relay drains.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A device that says nothing for so long is asked by the kernel whether it is still there: neither end's engine
+/// asks while there is no stream. Minutes, for the question wakes the device's radio.
+const KEEPALIVE: Duration = Duration::from_secs(240);
+
+/// How long it may take to answer. It has said nothing for longer than `TCP_USER_TIMEOUT` by then, so Linux ends
+/// the connection after the first question that is not answered (tcp(7); `tcp_keepalive_timer` in tcp_timer.c);
+/// a device that was there joins again.
+const KEEPALIVE_ANSWER: Duration = Duration::from_secs(60);
 
 /// How long farewells may take before the process ends.
 const FAREWELLS: Duration = Duration::from_millis(500);
@@ -271,6 +281,8 @@ impl Relay {
     async fn greet(&self, connection: TcpStream) -> io::Result<Option<Subflow>> {
         connection.set_nodelay(true)?;
         prepare(&connection);
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_ANSWER);
+        SockRef::from(&connection).set_tcp_keepalive(&keepalive)?;
         let mut stream = TlsStream::accept(Arc::clone(&self.tls), Transport::Accepted(connection))?;
         let mut reader = FrameReader::new();
         let first = loop {
@@ -504,5 +516,38 @@ impl Entry {
             self.numbers.pop_first();
         }
         Ok(self.shared.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    /// Both ends of a new connection over loopback, the accepted one last.
+    async fn connect() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("loopback");
+        let address = listener.local_addr().expect("it is bound");
+        let (connection, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (connection.expect("it listens"), accepted.expect("one came").0)
+    }
+
+    #[tokio::test]
+    async fn the_kernel_asks_devices_that_say_nothing_whether_they_are_still_there() {
+        let state = tempfile::tempdir().expect("a directory");
+        let relay = Relay::new(RelayConfig::default(), state.path()).expect("a relay");
+        let (_device, accepted) = connect().await;
+        let socket = SockRef::from(&accepted).try_clone().expect("a descriptor");
+        tokio::select! {
+            biased;
+            _ = relay.greet(accepted) => panic!("the device said nothing"),
+            () = std::future::ready(()) => {}
+        }
+        assert!(socket.keepalive().expect("an option"));
+        assert_eq!(socket.tcp_keepalive_time().expect("an option"), KEEPALIVE);
+        assert_eq!(socket.tcp_keepalive_interval().expect("an option"), KEEPALIVE_ANSWER);
+        let user_timeout = socket.tcp_user_timeout().expect("an option").expect("it is set");
+        assert!(user_timeout <= KEEPALIVE, "Linux would ask more than once");
     }
 }
