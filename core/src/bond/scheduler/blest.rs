@@ -35,8 +35,9 @@ impl Scheduler for Blest {
             return Some(fastest.id);
         }
         let slow = least(candidates, |candidate| candidate.available, |candidate| candidate.srtt)?;
-        let in_flight: u64 = candidates.iter().map(|candidate| candidate.in_flight).sum();
-        let window = backlog.window_left + in_flight;
+        let in_flight =
+            candidates.iter().fold(0, |sum: u64, candidate| sum.saturating_add(candidate.in_flight));
+        let window = backlog.window_left.saturating_add(in_flight);
         if backlog.window_left < slow.segment {
             // The window blocked although the estimate let the slow subflow send.
             self.lambda = (self.lambda + LAMBDA_STEP).min(LAMBDA_MOST);

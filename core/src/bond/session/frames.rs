@@ -21,6 +21,10 @@ const MOST_REFUSED: usize = 1024;
 /// Streams that are over and of which one subflow brings something late, at most.
 const MOST_OVER: usize = 1024;
 
+/// No buffer on the way is believed to hold more, whatever PIPE_STATUS says: the largest window that TCP has
+/// (RFC 7323, section 2.3).
+const MOST_PIPE: u64 = 1 << 30;
+
 impl Session {
     /// A subflow brought plaintext, in whatever pieces; that nothing came with its HELLO_OK is told by
     /// none. On an error the engine closes what [`Violation::scope`] says, and tells of it by
@@ -99,7 +103,7 @@ impl Session {
             (Frame::PipeStatus { subflow, buffered, rate }, _) => {
                 let slot = self.by_id.get(&subflow).copied();
                 if let Some(subflow) = slot.and_then(|slot| self.subflow_mut(slot)) {
-                    subflow.pipe = (buffered, rate);
+                    subflow.pipe = (buffered.min(MOST_PIPE), rate);
                 }
                 Ok(())
             }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::bond::action::ViolationScope;
+use crate::units::Rate;
 
 const FIRST: SubflowId = SubflowId(0);
 const SECOND: SubflowId = SubflowId(1);
@@ -208,4 +209,28 @@ fn readers_that_stopped_hide_nobody_from_recovery() {
 fn every_stream_of_many_that_wait_has_its_turn_in_recovery() {
     let sent = sent_again(0, 300);
     assert!(sent >= 300 * 1000, "{sent}");
+}
+
+#[test]
+fn no_buffer_on_the_way_is_believed_to_be_endless() {
+    let mut relay = Session::new(Role::Relay, SessionConfig::aggregate(), start());
+    let subflows: Vec<SubflowId> = (0..4).map(SubflowId).collect();
+    for id in &subflows {
+        relay.handle_subflow_up(*id, PathId(id.0 as u32), false, start());
+    }
+    for id in &subflows {
+        let rate = Rate::from_bits_per_second(8);
+        say(&mut relay, FIRST, &Frame::PipeStatus { subflow: *id, buffered: (1 << 62) - 1, rate }).unwrap();
+    }
+    for (id, scheduler) in (0..).zip(SchedulerKind::ALL) {
+        let stream = StreamId(id);
+        let open = Frame::Open { stream, class: StreamClass::Bulk, scheduler, destination: destination() };
+        say(&mut relay, FIRST, &open).unwrap();
+        relay.accept(stream, OpenResult::Connected, start());
+        let window = (1 << 62) - 1;
+        say(&mut relay, FIRST, &Frame::Ack { stream, data_ack: 0, window }).unwrap();
+        relay.send(stream, Bytes::from(vec![1; 32 << 10]), start()).unwrap();
+    }
+    let sent: usize = subflows.iter().rev().map(|id| take(&mut relay, *id, start())).sum();
+    assert!(sent > 0);
 }
