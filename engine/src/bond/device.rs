@@ -9,7 +9,7 @@ use multiway_core::bond::{Refusal, StreamClass, backoff};
 use multiway_core::flow::names::HostName;
 use multiway_core::paths::PathId;
 use thiserror::Error;
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::invite::Invite;
@@ -74,12 +74,8 @@ impl Bond {
         let mut failures = 0_u32;
         loop {
             let begun = Instant::now();
-            sessions.spawn(DeviceSession::begin(Arc::clone(&self.place)).run());
-            // Sessions that run dry end beside the one that took their place.
-            let parting = tokio::select! {
-                Some(ended) = sessions.join_next() => ended.unwrap_or_else(|panic| Parting::Lost(panic.to_string())),
-                () = self.place.left.notified() => continue,
-            };
+            let newest = sessions.spawn(DeviceSession::begin(Arc::clone(&self.place)).run()).id();
+            let Some(parting) = self.parting(&mut sessions, newest).await else { continue };
             if begun.elapsed() > GOOD_SESSION {
                 failures = 0;
             }
@@ -100,6 +96,22 @@ impl Bond {
                 () = sleep(wait) => {}
                 // A network that was joined may lead there.
                 Ok(()) = paths.changed() => failures = 0,
+            }
+        }
+    }
+
+    /// How the newest session ended; nothing if it left its place by draining. Older ones that run dry end beside it.
+    async fn parting(&self, sessions: &mut JoinSet<Parting>, newest: task::Id) -> Option<Parting> {
+        loop {
+            tokio::select! {
+                Some(ended) = sessions.join_next_with_id() => {
+                    let (id, parting) =
+                        ended.unwrap_or_else(|panic| (panic.id(), Parting::Lost(panic.to_string())));
+                    if id == newest {
+                        return Some(parting);
+                    }
+                }
+                () = self.place.left.notified() => return None,
             }
         }
     }

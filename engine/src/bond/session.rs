@@ -73,6 +73,13 @@ pub(super) struct DeviceSession {
     offers: Vec<PathOffer>,
 }
 
+impl Drop for DeviceSession {
+    /// However it ends, flows that wait for it learn so.
+    fn drop(&mut self) {
+        self.place.hide(&self.shared);
+    }
+}
+
 impl DeviceSession {
     /// A session that has not begun.
     pub(super) fn begin(place: Arc<Place>) -> Self {
@@ -102,11 +109,10 @@ impl DeviceSession {
     pub(super) async fn run(mut self) -> Parting {
         let parting = self.converse().await;
         self.place.leave_place(&self.shared, parting.reason());
-        self.place.hide(&self.shared);
         self.shared.end(codes::NORMAL | CLOSE_SESSION, "");
         self.opening.values().for_each(AbortHandle::abort);
-        // Farewells go out.
-        while self.tasks.join_next().await.is_some() {}
+        // Farewells go out; on a path that is dead they take their time.
+        self.tasks.detach_all();
         parting
     }
 

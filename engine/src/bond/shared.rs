@@ -365,13 +365,13 @@ impl SharedSession {
         Next::Wait
     }
 
-    /// A subflow's socket takes nothing now.
-    pub(crate) fn busy(&self, id: SubflowId) {
+    /// A subflow's socket takes nothing now; true when it is to close all the same.
+    pub(crate) fn busy(&self, id: SubflowId) -> bool {
         let mut state = self.lock();
-        if let Some(port) = state.subflows.get_mut(&id) {
-            port.idle_room = None;
-        }
         state.session.handle_socket_full(id);
+        let Some(port) = state.subflows.get_mut(&id) else { return true };
+        port.idle_room = None;
+        port.is_closing
     }
 
     /// A subflow brought plaintext, in these pieces.

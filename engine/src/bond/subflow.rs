@@ -156,10 +156,15 @@ impl Subflow {
             Ok(how) => how,
             Err(error) => SubflowEnd::Failed(error),
         };
-        if let SubflowEnd::Violation(violation) = &how {
-            self.farewell(violation.code(), &violation.to_string()).await;
-        }
+        let last_words = match &how {
+            SubflowEnd::Violation(violation) => Some((violation.code(), violation.to_string())),
+            _ => None,
+        };
+        // First of all, for what came of it is not to be built upon.
         self.shared.detach(self.id, how);
+        if let Some((code, text)) = last_words {
+            self.farewell(code, &text).await;
+        }
     }
 
     async fn exchange(&mut self) -> io::Result<SubflowEnd> {
@@ -221,19 +226,19 @@ impl Subflow {
 
     /// Sends what the session has for this subflow while the socket takes it.
     fn send(&mut self) -> io::Result<Sent> {
-        if !self.gathers && !self.flush()? {
-            return Ok(Sent::SocketFull);
+        if !self.gathers && !self.tls.flush()? {
+            return Ok(self.blocked());
         }
         let (mut sent, mut gathered) = (0, 0);
         loop {
             if !self.gathers && gathered >= self.at_once {
                 gathered = 0;
-                if !self.flush()? {
-                    return Ok(Sent::SocketFull);
+                if !self.tls.flush()? {
+                    return Ok(self.blocked());
                 }
             }
             if sent >= TURN_BYTES {
-                return Ok(if self.flush()? { Sent::TurnOver } else { Sent::SocketFull });
+                return Ok(if self.tls.flush()? { Sent::TurnOver } else { self.blocked() });
             }
             let room = self.tls.room(self.record);
             let next = match room {
@@ -248,19 +253,15 @@ impl Subflow {
                     self.moved += bytes.len();
                 }
                 Next::Wait if std::mem::take(&mut self.gathers) => {}
-                Next::Wait => return Ok(if self.flush()? { Sent::All } else { Sent::SocketFull }),
+                Next::Wait => return Ok(if self.tls.flush()? { Sent::All } else { self.blocked() }),
                 Next::Close => return Ok(Sent::Close),
             }
         }
     }
 
-    /// Gives the socket what is encrypted; true when it took all.
-    fn flush(&mut self) -> io::Result<bool> {
-        let is_sent = self.tls.flush()?;
-        if !is_sent {
-            self.shared.busy(self.id);
-        }
-        Ok(is_sent)
+    /// The socket takes no more, which does not keep a subflow that is to close.
+    fn blocked(&self) -> Sent {
+        if self.shared.busy(self.id) { Sent::Close } else { Sent::SocketFull }
     }
 
     /// Takes in what came; an end when there is one.
@@ -370,7 +371,7 @@ enum Sent {
     SocketFull,
     /// As much as others have to wait for.
     TurnOver,
-    /// Everything, and no more is to come.
+    /// What there was, or what the socket took, and no more is to come.
     Close,
 }
 
@@ -428,6 +429,8 @@ mod tests {
     use multiway_core::bond::{Role, Session, SessionConfig, StreamClass, StreamId};
     use multiway_core::paths::PathId;
     use tokio::io::AsyncReadExt;
+    use tokio::task::JoinHandle;
+    use tokio::time::timeout;
 
     use super::*;
     use crate::bond::connection::Transport;
@@ -441,8 +444,8 @@ mod tests {
     /// What a session takes before anything is sent.
     const ANSWER: usize = 64 << 10;
 
-    #[tokio::test]
-    async fn an_answer_begins_in_records_that_the_first_flight_can_hold() {
+    /// A relay's subflow with an answer to send, and the device's end of its connection.
+    async fn answering(bytes: usize) -> (BondStream, TlsStream, JoinHandle<()>) {
         let (device, relay) = connected().await;
         let session = Session::new(Role::Relay, SessionConfig::default(), now());
         let (shared, _signals) = SharedSession::new(session);
@@ -454,11 +457,32 @@ mod tests {
             scheduler: SchedulerKind::MinRtt,
             destination: Destination { host: Host::Address(Ipv4Addr::LOCALHOST.into()), port: 80 },
         };
-        shared.received(id, vec![open.to_bytes()]).expect("a relay takes it");
+        let window = Frame::Ack { stream, data_ack: 0, window: bytes as u64 };
+        let all = Frame::Window(bytes as u64);
+        let frames = [open, window, all].map(|frame| frame.to_bytes());
+        shared.received(id, frames.to_vec()).expect("a relay takes it");
         let answer = BondStream::new(shared.clone(), stream);
         answer.accept(OpenResult::Connected);
-        answer.send(Bytes::from(vec![7; ANSWER])).await.expect("there is room");
-        let task = tokio::spawn(Subflow::relay(shared, id, relay, wake, Bytes::new()).run());
+        answer.send(Bytes::from(vec![7; ANSWER.min(bytes)])).await.expect("there is room");
+        let task = tokio::spawn(Subflow::relay(shared.clone(), id, relay, wake, Bytes::new()).run());
+        if bytes > ANSWER {
+            // It ends with the session.
+            let _ =
+                timeout(Duration::from_millis(200), answer.send(Bytes::from(vec![7; bytes - ANSWER]))).await;
+        }
+        (answer, device, task)
+    }
+
+    #[tokio::test]
+    async fn a_subflow_whose_socket_is_full_ends_with_its_session() {
+        let (answer, _device, task) = answering(64 << 20).await;
+        answer.session().end(0, "");
+        timeout(2 * FAREWELL, task).await.expect("its farewell is short").expect("it does not panic");
+    }
+
+    #[tokio::test]
+    async fn an_answer_begins_in_records_that_the_first_flight_can_hold() {
+        let (_answer, device, task) = answering(ANSWER).await;
 
         let mut socket = Arc::clone(device.transport());
         drop(device);

@@ -309,6 +309,10 @@ fn a_relay_that_is_told_to_stop_lets_streams_finish_and_takes_no_more() -> Resul
     bond.relay.configure("drain_seconds = 1\n")?;
     bond.relay.run()?;
     bond.wait_until_bonded()?;
+    // The session that ended with the relay was replaced once.
+    pause(3000);
+    let begun = bond.relay.metric("sessions_begun_total")?;
+    ensure!(begun == 1, "{begun} sessions began: {}", bond.world.daemon_log());
     let mut idle = bond.socks("files.example", EXCHANGE_PORT)?;
     let ended = bond.relay.process().terminate()?;
     ensure!(ended.success(), "{ended}: {}", bond.relay.log());
