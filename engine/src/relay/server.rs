@@ -60,6 +60,9 @@ const KEEPALIVE: Duration = Duration::from_secs(240);
 /// a device that was there joins again.
 const KEEPALIVE_ANSWER: Duration = Duration::from_secs(60);
 
+/// How long a device that is refused may take to hear why.
+const REFUSAL: Duration = Duration::from_secs(2);
+
 /// How long farewells may take before the process ends.
 const FAREWELLS: Duration = Duration::from_millis(500);
 
@@ -123,6 +126,14 @@ struct Entry {
     shared: SharedSession,
     token: Token,
     numbers: BTreeSet<u64>,
+}
+
+/// A device whose HELLO was answered.
+enum Greeted {
+    /// It has a subflow.
+    Admitted(Box<Subflow>),
+    /// It is told why not.
+    Refused(Box<TlsStream>),
 }
 
 /// Why a HELLO is refused: a code, and words for people.
@@ -228,8 +239,12 @@ async fn accept(relay: Arc<Relay>, listener: TcpListener) -> RelayError {
             let greeted = timeout(relay.config.limits.handshake, relay.greet(connection)).await;
             drop(place);
             match greeted {
-                Ok(Ok(Some(subflow))) => subflow.run().await,
-                Ok(Ok(None)) => {}
+                Ok(Ok(Greeted::Admitted(subflow))) => subflow.run().await,
+                Ok(Ok(Greeted::Refused(stream))) => {
+                    // A socket that is closed with frames behind the HELLO unread resets the connection, and
+                    // the reason would be lost with it. The device may be gone.
+                    let _ = timeout(REFUSAL, stream.finish()).await;
+                }
                 Ok(Err(error)) => {
                     relay.metrics.handshakes_failed.add(1);
                     tracing::debug!(%peer, %error, "a connection was no device's");
@@ -252,6 +267,22 @@ async fn serve_metrics(relay: Arc<Relay>, listener: TcpListener) -> RelayError {
         Err(error) => error,
     };
     RelayError::PartFailed { part: "metrics listener", error }
+}
+
+async fn refuse(stream: &mut TlsStream, code: u64, text: &str) -> io::Result<()> {
+    stream.write(&Frame::Close { code, text: text.to_owned() }.to_bytes())?;
+    stream.close();
+    loop {
+        let is_sent = stream.flush()?;
+        if is_sent && !stream.is_handshaking() {
+            return Ok(());
+        }
+        // The far end finishes the handshake before it hears why.
+        if let Received::End = stream.read()? {
+            return Ok(());
+        }
+        stream.ready(!is_sent).await?;
+    }
 }
 
 impl Relay {
@@ -278,7 +309,7 @@ impl Relay {
     }
 
     /// Takes a connection through TLS and its HELLO into a session.
-    async fn greet(&self, connection: TcpStream) -> io::Result<Option<Subflow>> {
+    async fn greet(&self, connection: TcpStream) -> io::Result<Greeted> {
         connection.set_nodelay(true)?;
         prepare(&connection);
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_ANSWER);
@@ -316,29 +347,16 @@ impl Relay {
                     stream.write(&Frame::Drain.to_bytes())?;
                 }
                 self.metrics.subflows_begun.add(1);
-                Ok(Some(Subflow::relay(shared, hello.subflow, stream, wake, reader.into_rest())))
+                let rest = reader.into_rest();
+                let subflow = Subflow::relay(shared, hello.subflow, stream, wake, rest);
+                Ok(Greeted::Admitted(Box::new(subflow)))
             }
             Err((code, text)) => {
                 self.metrics.hellos_refused.add(1);
                 tracing::debug!(text, "a HELLO was refused");
-                self.refuse(stream, code, text).await.map(|()| None)
+                refuse(&mut stream, code, text).await?;
+                Ok(Greeted::Refused(Box::new(stream)))
             }
-        }
-    }
-
-    async fn refuse(&self, mut stream: TlsStream, code: u64, text: &str) -> io::Result<()> {
-        stream.write(&Frame::Close { code, text: text.to_owned() }.to_bytes())?;
-        stream.close();
-        loop {
-            let is_sent = stream.flush()?;
-            if is_sent && !stream.is_handshaking() {
-                return Ok(());
-            }
-            // The far end finishes the handshake before it hears why.
-            if let Received::End = stream.read()? {
-                return Ok(());
-            }
-            stream.ready(!is_sent).await?;
         }
     }
 
@@ -523,7 +541,12 @@ impl Entry {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use rustls_pki_types::ServerName;
+
     use super::*;
+
+    /// What takes longer has stalled.
+    const SOON: Duration = Duration::from_secs(10);
 
     /// Both ends of a new connection over loopback, the accepted one last.
     async fn connect() -> (TcpStream, TcpStream) {
@@ -549,5 +572,52 @@ mod tests {
         assert_eq!(socket.tcp_keepalive_interval().expect("an option"), KEEPALIVE_ANSWER);
         let user_timeout = socket.tcp_user_timeout().expect("an option").expect("it is set");
         assert!(user_timeout <= KEEPALIVE, "Linux would ask more than once");
+    }
+
+    #[tokio::test]
+    async fn who_is_refused_may_end_its_words_and_hears_why() {
+        const BEHIND: usize = 1 << 20;
+        let state = tempfile::tempdir().expect("a directory");
+        let relay = Relay::new(RelayConfig::default(), state.path()).expect("a relay");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("loopback");
+        let connection = TcpStream::connect(listener.local_addr().expect("it is bound")).await;
+        let accepting = tokio::spawn(accept(Arc::clone(&relay), listener));
+        let tls = tls::device(relay.identity.pin()).expect("a device");
+        let name = ServerName::IpAddress(Ipv4Addr::LOCALHOST.into());
+        let transport = Transport::Accepted(connection.expect("it listens"));
+        let mut device = TlsStream::connect(tls, name, transport).expect("a device's end");
+        let hello = Hello {
+            version: VERSION,
+            key: SessionKey([7; 16]),
+            subflow: SubflowId(0),
+            path: 0,
+            backup: false,
+            kind: HelloKind::Join,
+        };
+        let refused = async {
+            device.handshake().await?;
+            device.write(&Frame::Hello(hello).to_bytes())?;
+            device.flush()?;
+            let mut reader = FrameReader::new();
+            let frame = loop {
+                match device.read()? {
+                    Received::Bytes(bytes) => reader.handle_bytes(bytes),
+                    Received::Nothing => device.ready(false).await?,
+                    Received::End => return Err(io::ErrorKind::UnexpectedEof.into()),
+                }
+                if let Some(frame) = reader.next_frame().map_err(io::Error::other)? {
+                    break frame;
+                }
+            };
+            // Was on its way when the refusal was said.
+            device.write(&vec![7; BEHIND])?;
+            while !device.flush()? {
+                device.ready_for_writing().await?;
+            }
+            device.finish().await.map(|()| frame)
+        };
+        let frame = timeout(SOON, refused).await.expect("in time").expect("the relay resets nothing");
+        assert!(matches!(frame, Frame::Close { code: codes::NO_SUCH_SESSION, .. }), "{frame:?}");
+        accepting.abort();
     }
 }
