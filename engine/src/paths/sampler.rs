@@ -106,19 +106,15 @@ impl Registry {
         lock(&self.paths).remove(&path);
     }
 
-    /// One round over all connections.
-    async fn sample_all(&self) {
-        let connections: Vec<Arc<Connection>> = lock(&self.connections).values().cloned().collect();
-        let mut rounds: BTreeMap<PathId, Vec<SampleDelta>> = BTreeMap::new();
-        for batch in connections.chunks(BATCH) {
-            for connection in batch {
-                if let Some(delta) = self.read(connection) {
-                    rounds.entry(connection.path).or_default().push(delta);
-                }
+    fn sample(&self, connections: &[Arc<Connection>], rounds: &mut BTreeMap<PathId, Vec<SampleDelta>>) {
+        for connection in connections {
+            if let Some(delta) = self.read(connection) {
+                rounds.entry(connection.path).or_default().push(delta);
             }
-            tokio::task::yield_now().await;
         }
-        drop(connections);
+    }
+
+    fn end_round(&self, mut rounds: BTreeMap<PathId, Vec<SampleDelta>>) {
         for (path, measures) in lock(&self.paths).iter_mut() {
             let mut deltas = rounds.remove(path).unwrap_or_default();
             deltas.append(&mut measures.closed);
@@ -135,12 +131,30 @@ pub(super) async fn run(registry: Weak<Registry>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for round in 0u32.. {
         ticks.tick().await;
-        let Some(registry) = registry.upgrade() else { return };
-        registry.sample_all().await;
-        if round.is_multiple_of(ROUNDS_BETWEEN_SAVES) {
+        if sample_all(&registry).await.is_none() {
+            return;
+        }
+        if round.is_multiple_of(ROUNDS_BETWEEN_SAVES)
+            && let Some(registry) = registry.upgrade()
+        {
             registry.memory.save_usage();
         }
     }
+}
+
+/// One round over all connections; nothing when the registry is gone. It is not held while others have their turn:
+/// who drops it then waits until all is written.
+async fn sample_all(registry: &Weak<Registry>) -> Option<()> {
+    let connections: Vec<Arc<Connection>> =
+        lock(&registry.upgrade()?.connections).values().cloned().collect();
+    let mut rounds = BTreeMap::new();
+    for batch in connections.chunks(BATCH) {
+        registry.upgrade()?.sample(batch, &mut rounds);
+        tokio::task::yield_now().await;
+    }
+    drop(connections);
+    registry.upgrade()?.end_round(rounds);
+    Some(())
 }
 
 /// What the mutexes guard is whole after every statement, so a panic elsewhere does not spoil it.
