@@ -14,6 +14,9 @@ use crate::units::Timestamp;
 /// How long a path that was suspected stays so at least, the first time.
 pub(super) const LEAST_HOLD: Duration = Duration::from_secs(1);
 
+/// A path that fails within this time of being good again has relapsed.
+pub(super) const RELAPSE: Duration = Duration::from_secs(60);
+
 /// A subflow that is not up after this long, or so many round trips, makes its path suspect: TCP's
 /// and TLS's handshakes take two.
 const OPEN_PATIENCE: Duration = Duration::from_millis(500);

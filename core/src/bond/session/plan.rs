@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::Session;
-use super::path_use::{Entry, Health, LEAST_HOLD, Moving};
+use super::path_use::{Entry, Health, LEAST_HOLD, Moving, RELAPSE};
 use super::probe::UNPROVEN;
 use super::proof::Proof;
 use crate::bond::action::{Action, CloseReason, Event, OpenReason, Suspicion};
@@ -22,7 +22,6 @@ use crate::units::Timestamp;
 
 /// A path stays suspect for [`LEAST_HOLD`] at least; each relapse within [`RELAPSE`] doubles that, up to this.
 const MOST_HOLD: Duration = Duration::from_secs(30);
-pub(super) const RELAPSE: Duration = Duration::from_secs(60);
 
 /// A new path beside one that works proves itself for so long.
 const NEWCOMER_HOLD: Duration = Duration::from_millis(500);

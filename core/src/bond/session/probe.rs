@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use super::Session;
-use super::path_use::Health;
-use super::plan::RELAPSE;
+use super::path_use::{Health, RELAPSE};
 use super::proof::Proof;
 use crate::bond::action::{Suspicion, Violation};
 use crate::bond::config::Policy;
@@ -20,7 +19,7 @@ const PROBE_PERIOD: Duration = Duration::from_millis(100);
 
 /// When a path is good again, a subflow that brought nothing for so long is not known to be: the one that was
 /// asked gave several answers meanwhile.
-pub(super) const UNPROVEN: Duration = Duration::from_millis(PROBE_PERIOD.as_millis() as u64 * 8);
+pub(super) const UNPROVEN: Duration = PROBE_PERIOD.saturating_mul(8);
 
 /// A PING without an answer for so long is given up, and a new subflow is tried in place of the old
 /// one, whose kernel retransmits less and less often.
