@@ -163,6 +163,7 @@ impl BondStream {
                 loop {
                     // While there is no room nobody reads, and nobody would notice.
                     let room = tokio::select! {
+                        biased;
                         room = this.room() => room?,
                         error = until_reset(connection) => return Err(error.into()),
                     };

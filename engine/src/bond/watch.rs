@@ -10,12 +10,13 @@ use multiway_core::paths::{
     NetPath, NetworkIdentity, Observation, Oracle, OracleConfig, OracleEvent, PathId, SubflowKey, Symptom,
 };
 
+use super::memory::PIECE;
 use super::shared::{SharedSession, SubflowReading};
 use crate::paths::now;
 
-/// Unread bytes of a session with which it is the programs that are slow: three quarters of the window that each
-/// stream begins with.
-const SLOW_READERS: u64 = 192 << 10;
+/// Unread bytes of a session with which it is the programs that are slow: more pieces than a task takes while another
+/// one comes in.
+const SLOW_READERS: u64 = 3 * PIECE as u64;
 
 /// Watches the paths of one session.
 #[derive(Debug)]
