@@ -38,7 +38,7 @@ const MAX_ADDRESSES: usize = 6;
 
 /// What a stream takes of the relay's while its task runs or its name is looked up. A stream that is reset gives
 /// its place in the session back at once, and these only when they are free.
-type Place = Arc<OwnedSemaphorePermit>;
+type Permit = Arc<OwnedSemaphorePermit>;
 
 /// A session as its own task has it.
 pub(super) struct RelaySession {
@@ -54,7 +54,7 @@ impl RelaySession {
     /// Runs until the session is over.
     pub(super) async fn run(mut self) {
         let mut streams = JoinSet::new();
-        let places = Arc::new(Semaphore::new(self.relay.config.limits.streams_per_session));
+        let permits = Arc::new(Semaphore::new(self.relay.config.limits.streams_per_session));
         let mut linger: Option<Instant> = None;
         let shared = self.shared.clone();
         let mut time = std::pin::pin!(shared.keep_time());
@@ -81,8 +81,8 @@ impl RelaySession {
             match signal {
                 Signal::Opening { stream, destination } => {
                     let stream = BondStream::new(self.shared.clone(), stream);
-                    let place = Arc::clone(&places).try_acquire_owned();
-                    let (false, Ok(place)) = (self.meter.is_exhausted(), place) else {
+                    let permit = Arc::clone(&permits).try_acquire_owned();
+                    let (false, Ok(permit)) = (self.meter.is_exhausted(), permit) else {
                         refuse(&self.relay, &stream, OpenResult::OverLimit);
                         continue;
                     };
@@ -91,7 +91,7 @@ impl RelaySession {
                         Arc::clone(&self.meter),
                         stream,
                         destination,
-                        Arc::new(place),
+                        Arc::new(permit),
                     ));
                 }
                 Signal::SubflowEnded { subflow, how } => {
@@ -142,11 +142,11 @@ async fn serve(
     meter: Arc<Meter>,
     stream: BondStream,
     destination: Destination,
-    place: Place,
+    permit: Permit,
 ) {
     relay.metrics.streams_begun.add(1);
     let connected = tokio::select! {
-        connected = connect(&relay, &destination, &place) => connected,
+        connected = connect(&relay, &destination, &permit) => connected,
         // Nobody waits for it any more.
         _ = stream.until_over() => return,
     };
@@ -198,14 +198,14 @@ fn refuse(relay: &Relay, stream: &BondStream, result: OpenResult) {
     stream.accept(result);
 }
 
-async fn connect(relay: &Relay, destination: &Destination, place: &Place) -> Result<TcpStream, OpenResult> {
+async fn connect(relay: &Relay, destination: &Destination, permit: &Permit) -> Result<TcpStream, OpenResult> {
     let addresses: Vec<SocketAddr> = match &destination.host {
         Host::Address(address) => vec![SocketAddr::new(*address, destination.port)],
         Host::Name(name) => {
-            let (name, port, place) = (name.clone(), destination.port, Arc::clone(place));
+            let (name, port, permit) = (name.clone(), destination.port, Arc::clone(permit));
             let lookup = tokio::task::spawn_blocking(move || {
                 // Its thread works on when nobody waits any more.
-                let _place = place;
+                let _permit = permit;
                 (name.as_str(), port).to_socket_addrs()
             });
             match timeout(LOOKUP, lookup).await {
