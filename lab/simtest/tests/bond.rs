@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::bonds::{calm_scene, scene};
-use multiway_core::bond::{DetectorKind, Event, Limits, SessionConfig};
+use multiway_core::bond::{Event, Limits, SessionConfig};
 use multiway_core::paths::PathId;
 use multiway_linksim::{Change, LinkSpec, mbit};
 use multiway_simtest::bond::scene::{BondPath, Half, Scene, StreamPlan};
@@ -53,18 +53,8 @@ fn path(rtt: u64) -> BondPath {
 }
 
 fn assert_ends(paths: Vec<BondPath>, limits: Limits, streams: Vec<StreamPlan>) {
-    let scene = Scene {
-        paths,
-        config: SessionConfig { limits, ..SessionConfig::handover() },
-        detector: DetectorKind::Improved,
-        oracle: false,
-        streams,
-        deaths: Vec::new(),
-        handshake_rounds: 1,
-        piece: usize::MAX,
-        seed: 1,
-    };
-    let outcome = run(scene);
+    let config = SessionConfig { limits, ..SessionConfig::handover() };
+    let outcome = run(Scene { oracle: false, ..Scene::new(paths, config, streams) });
     assert!(outcome.faults.is_empty(), "{}", outcome.faults.join("\n"));
 }
 

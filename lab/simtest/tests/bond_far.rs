@@ -34,17 +34,8 @@ fn suspicions(rtt: Duration, lost: f64, detector: DetectorKind, runs: u64) -> Ve
     let lte = BondPath { metered: true, ..BondPath::new(LinkSpec::symmetric(mbit(10), ms(50))) };
     let mut found = Vec::new();
     for seed in 0..runs {
-        let scene = Scene {
-            paths: vec![known(BondPath::new(satellite.clone()), rtt), lte.clone()],
-            config: SessionConfig::handover(),
-            detector,
-            oracle: true,
-            streams: programs(),
-            deaths: Vec::new(),
-            handshake_rounds: 1,
-            piece: usize::MAX,
-            seed,
-        };
+        let paths = vec![known(BondPath::new(satellite.clone()), rtt), lte.clone()];
+        let scene = Scene { detector, seed, ..Scene::new(paths, SessionConfig::handover(), programs()) };
         let outcome = World::new(scene).run(Duration::from_secs(600));
         assert!(outcome.faults.is_empty(), "{}", outcome.faults.join("\n"));
         found.extend(outcome.events.iter().filter_map(|(_, event)| match event {

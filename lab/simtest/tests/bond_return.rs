@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use multiway_core::bond::{DetectorKind, Event, SessionConfig};
+use multiway_core::bond::{Event, SessionConfig};
 use multiway_core::paths::PathId;
 use multiway_linksim::{Change, LinkSpec, Loss, mbit};
 use multiway_simtest::bond::scene::{BondPath, Half, Scene, StreamPlan};
@@ -38,17 +38,8 @@ fn away_and_back(rtt: Duration, lost: f64, seed: u64) -> Scene {
         .with_change(BACK, Change::Loss(loss))
         .with_change(BACK, Change::Blackhole(false));
     let lte = BondPath { metered: true, ..BondPath::new(LinkSpec::symmetric(mbit(10), ms(50))) };
-    Scene {
-        paths: vec![BondPath::new(wifi), lte],
-        config: SessionConfig::handover(),
-        detector: DetectorKind::Improved,
-        oracle: true,
-        streams: vec![talk()],
-        deaths: Vec::new(),
-        handshake_rounds: 1,
-        piece: usize::MAX,
-        seed,
-    }
+    let paths = vec![BondPath::new(wifi), lte];
+    Scene { seed, ..Scene::new(paths, SessionConfig::handover(), vec![talk()]) }
 }
 
 /// When the session went back to the Wi-Fi, counted from when the Wi-Fi was back.

@@ -23,17 +23,7 @@ fn path((rate, rtt): (u64, u64)) -> BondPath {
 }
 
 fn scene(paths: Vec<BondPath>, config: SessionConfig, bytes: u64) -> Scene {
-    Scene {
-        paths,
-        config,
-        detector: DetectorKind::Improved,
-        oracle: true,
-        streams: vec![StreamPlan::download(bytes)],
-        deaths: Vec::new(),
-        handshake_rounds: 1,
-        piece: usize::MAX,
-        seed: 1,
-    }
+    Scene::new(paths, config, vec![StreamPlan::download(bytes)])
 }
 
 fn run(scene: Scene) -> Outcome {

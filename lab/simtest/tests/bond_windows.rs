@@ -6,9 +6,7 @@ mod common;
 use std::time::Duration;
 
 use multiway_core::bond::wire::{Data, Frame, INITIAL_STREAM_WINDOW, Mark};
-use multiway_core::bond::{
-    DetectorKind, Limits, Role, Session, SessionConfig, StreamId, SubflowId, Violation,
-};
+use multiway_core::bond::{Limits, Role, Session, SessionConfig, StreamId, SubflowId, Violation};
 use multiway_core::paths::PathId;
 use multiway_core::units::Timestamp;
 use multiway_linksim::{LinkSpec, Loss, mbit};
@@ -26,17 +24,8 @@ fn ms(millis: u64) -> Duration {
 }
 
 fn scene(rate: u64, rtt: u64, streams: Vec<StreamPlan>) -> Scene {
-    Scene {
-        paths: vec![BondPath::new(LinkSpec::symmetric(mbit(rate), ms(rtt)))],
-        config: SessionConfig::aggregate(),
-        detector: DetectorKind::Improved,
-        oracle: true,
-        streams,
-        deaths: Vec::new(),
-        handshake_rounds: 1,
-        piece: usize::MAX,
-        seed: 1,
-    }
+    let paths = vec![BondPath::new(LinkSpec::symmetric(mbit(rate), ms(rtt)))];
+    Scene::new(paths, SessionConfig::aggregate(), streams)
 }
 
 fn run(scene: Scene) -> Outcome {

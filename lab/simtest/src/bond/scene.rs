@@ -30,6 +30,23 @@ pub struct Scene {
     pub seed: u64,
 }
 
+impl Scene {
+    /// Programs whose session our detector and the oracle watch, and which hands in all that there is room for.
+    pub fn new(paths: Vec<BondPath>, config: SessionConfig, streams: Vec<StreamPlan>) -> Self {
+        Self {
+            paths,
+            config,
+            detector: DetectorKind::Improved,
+            oracle: true,
+            streams,
+            deaths: Vec::new(),
+            handshake_rounds: 1,
+            piece: usize::MAX,
+            seed: 1,
+        }
+    }
+}
+
 /// A path.
 #[derive(Debug, Clone)]
 pub struct BondPath {
