@@ -105,6 +105,8 @@ pub(super) struct Subflow {
     /// Bytes of streams that it carries and that are not acknowledged.
     pub(super) in_flight: u64,
     ledger: Ledger,
+    /// PRIORITYs about it that were said before this one are late (relay).
+    pub(super) next_standing: u64,
     pub(super) last_received: Timestamp,
     /// When it last brought something original (M1).
     pub(super) last_original: Timestamp,
@@ -152,6 +154,7 @@ impl Subflow {
             is_hungry: false,
             in_flight: 0,
             ledger: Ledger::default(),
+            next_standing: 0,
             last_received: now,
             last_original: now,
             last_ack_progress: None,

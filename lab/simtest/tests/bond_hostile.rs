@@ -118,9 +118,9 @@ fn frames_in_the_wrong_place_cost_the_subflow() {
     for frame in [opened, Frame::Drain, Frame::Advertise("a:1".to_owned())] {
         subflow(relay, frame);
     }
-    subflow(relay, Frame::Priority { subflow: FIRST, standing: Standing::Gone });
+    subflow(relay, Frame::Priority { subflow: FIRST, standing: Standing::Gone, sequence: 0 });
     subflow(device, open(1));
-    subflow(device, Frame::Priority { subflow: SECOND, standing: Standing::Normal });
+    subflow(device, Frame::Priority { subflow: SECOND, standing: Standing::Normal, sequence: 0 });
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn what_was_said_before_says_nothing_when_it_is_replayed() {
         open(1),
         data(1, 0, FIN, b"second"),
         Frame::Reset { stream: StreamId(1), code: 7, end: 6, answer: false },
-        Frame::Priority { subflow: SECOND, standing: Standing::Backup },
+        Frame::Priority { subflow: SECOND, standing: Standing::Backup, sequence: 0 },
         data(0, 9, FIN, b"!"),
     ];
     for frame in [open(0), data(0, 0, PLAIN, b"hello")].iter().chain(&transcript) {
@@ -329,8 +329,9 @@ fn frame() -> impl Strategy<Value = Frame> {
         2 => number().prop_map(Frame::Window),
         2 => number().prop_map(Frame::Ping),
         1 => number().prop_map(Frame::Pong),
-        2 => (0u64..3, standing)
-            .prop_map(|(subflow, standing)| Frame::Priority { subflow: SubflowId(subflow), standing }),
+        2 => (0u64..3, standing, number()).prop_map(|(subflow, standing, sequence)| Frame::Priority {
+            subflow: SubflowId(subflow), standing, sequence
+        }),
         1 => Just(Frame::RtoRequest),
         1 => number().prop_map(|micros| Frame::Rto(Duration::from_micros(micros))),
         1 => (0u64..3, number(), number()).prop_map(|(subflow, buffered, rate)| Frame::PipeStatus {

@@ -100,6 +100,7 @@ fn frame(line: &str) -> Frame {
                     ("gone", Standing::Gone),
                 ],
             ),
+            sequence: fields.number("sequence"),
         },
         "RTO_REQUEST" => Frame::RtoRequest,
         "RTO" => Frame::Rto(Duration::from_micros(fields.number("micros"))),

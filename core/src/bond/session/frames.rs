@@ -97,8 +97,8 @@ impl Session {
                 }
                 Ok(())
             }
-            (Frame::Priority { subflow, standing }, Role::Relay) => {
-                self.handle_priority(slot, subflow, standing, now)
+            (Frame::Priority { subflow, standing, sequence }, Role::Relay) => {
+                self.handle_priority(slot, subflow, (standing, sequence), now)
             }
             (Frame::PipeStatus { subflow, buffered, rate }, _) => {
                 let slot = self.by_id.get(&subflow).copied();
@@ -446,7 +446,7 @@ impl Session {
         &mut self,
         on: usize,
         id: SubflowId,
-        standing: Standing,
+        (standing, sequence): (Standing, u64),
         now: Timestamp,
     ) -> Result<(), Violation> {
         let Some(slot) = self.by_id.get(&id).copied() else { return Ok(()) };
@@ -461,6 +461,10 @@ impl Session {
             }
             return Ok(());
         }
+        if sequence < subflow.next_standing {
+            return Ok(());
+        }
+        subflow.next_standing = sequence + 1;
         let was = (subflow.is_suspect, subflow.is_backup);
         subflow.is_suspect = standing == Standing::Suspect;
         if standing != Standing::Suspect {

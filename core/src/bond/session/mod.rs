@@ -84,6 +84,8 @@ pub struct Session {
     standings: BTreeMap<SubflowId, Standing>,
     /// What it was told, and over which subflow; said again when that one fails.
     told: BTreeMap<SubflowId, (Standing, usize)>,
+    /// PRIORITYs said, by which the far end knows the latest.
+    next_standing: u64,
     plan: Plan,
     /// Streams that are over, of which the far end may not know.
     unsaid: BTreeSet<StreamId>,
@@ -251,6 +253,7 @@ impl Session {
             by_id: BTreeMap::new(),
             next_subflow: 0,
             next_ping: 0,
+            next_standing: 0,
             epoch: 1,
             busy: BTreeSet::new(),
             suspected: Slots::NONE,

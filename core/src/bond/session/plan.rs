@@ -174,7 +174,7 @@ impl Session {
     /// The far end answers on a subflow for the first time: its path leads to a relay that works. That it
     /// is up says less, for one that carries early data is up before a packet came back.
     pub(super) fn plan_answered(&mut self, slot: usize, now: Timestamp) {
-        let Some(path) = self.subflow(slot).map(|subflow| subflow.path) else { return };
+        let Some((id, path)) = self.subflow(slot).map(|subflow| (subflow.id, subflow.path)) else { return };
         let others_work = self.slots.iter().enumerate().any(|(other, subflow)| {
             other != slot && subflow.as_ref().is_some_and(|subflow| !subflow.is_suspect)
         });
@@ -185,6 +185,8 @@ impl Session {
         }
         if others_work {
             entry.probe_at = now;
+            // What was said of it when it came up may have overtaken its HELLO, and the relay knew no such subflow.
+            self.standings.insert(id, Standing::Suspect);
         } else {
             // Nothing else works, so there is nothing to be careful for.
             self.restore_path(path, now);

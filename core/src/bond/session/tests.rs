@@ -22,6 +22,8 @@ struct Pair {
     cut: Vec<PathId>,
     /// Subflows whose kernels wait before they send again, whether or not their path works.
     stuck: Vec<SubflowId>,
+    /// What those were given, for which end.
+    held: Vec<(bool, SubflowId, Bytes)>,
     up: Vec<(SubflowId, PathId)>,
     wires: VecDeque<(Timestamp, bool, SubflowId, Bytes)>,
     actions: Vec<Action>,
@@ -50,6 +52,7 @@ impl Pair {
             now,
             cut: Vec::new(),
             stuck: Vec::new(),
+            held: Vec::new(),
             up: Vec::new(),
             wires: VecDeque::new(),
             actions: Vec::new(),
@@ -97,7 +100,9 @@ impl Pair {
                     while let Some(bytes) = from.poll_transmit(id, 16 << 10, self.now) {
                         moved = true;
                         *self.carried.entry(path).or_default() += bytes.len();
-                        if !self.cut.contains(&path) && !self.stuck.contains(&id) {
+                        if self.stuck.contains(&id) {
+                            self.held.push((to_relay, id, bytes));
+                        } else if !self.cut.contains(&path) {
                             self.wires.push_back((self.now + ONE_WAY, to_relay, id, bytes));
                         }
                     }
@@ -131,6 +136,16 @@ impl Pair {
             self.relay.handle_timeout(self.now);
         }
         self.now = until;
+        self.settle();
+    }
+
+    /// The kernels of the stuck subflows send again, of those too that were closed meanwhile.
+    fn release(&mut self) {
+        self.stuck.clear();
+        for (to_relay, id, bytes) in std::mem::take(&mut self.held) {
+            let to = if to_relay { &mut self.relay } else { &mut self.device };
+            to.handle_received(id, bytes, self.now).expect("honest ends keep to the protocol");
+        }
         self.settle();
     }
 
@@ -386,6 +401,63 @@ fn a_subflow_that_was_silent_when_its_path_was_restored_carries_nothing_more() {
     pair.device.send(other, text("at once"), pair.now).expect("there is room");
     pair.run(Duration::from_millis(100));
     assert_eq!(read_all(&mut pair.relay, other, pair.now).0, b"at once");
+}
+
+#[test]
+fn what_a_subflow_that_was_stuck_says_of_others_is_no_news() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let wifi = pair.up[0].0;
+    let stream = pair.open();
+    pair.device.send(stream, text("over the one or the other"), pair.now).expect("there is room");
+    pair.device.suspect_path(WIFI, Suspicion::Unacknowledged, pair.now);
+    pair.run(Duration::from_millis(100));
+    let cellular = *pair.up.iter().find(|(_, path)| *path == CELLULAR).expect("traffic moved");
+    while !pair.device_events.contains(&Event::PathRestored { path: WIFI }) {
+        pair.device.send(stream, text("over both"), pair.now).expect("there is room");
+        pair.run(Duration::from_millis(50));
+    }
+    assert!(pair.up.contains(&cellular));
+
+    pair.stuck.push(cellular.0);
+    pair.cut.push(CELLULAR);
+    pair.device.suspect_path(WIFI, Suspicion::Unacknowledged, pair.now);
+    pair.device_events.clear();
+    while !pair.device_events.contains(&Event::PathRestored { path: WIFI }) {
+        pair.run(Duration::from_millis(10));
+    }
+    pair.run(2 * ONE_WAY);
+    let is_suspect = |pair: &Pair| {
+        let subflows = pair.relay.subflows();
+        subflows.iter().find(|subflow| subflow.id == wifi).expect("it was never lost").suspect
+    };
+    assert!(!is_suspect(&pair));
+    assert!(pair.held.iter().any(|(to_relay, ..)| *to_relay), "it said that Wi-Fi is suspect");
+    pair.release();
+    assert!(!is_suspect(&pair));
+}
+
+#[test]
+fn the_relay_hears_that_a_subflow_is_suspect_although_that_was_said_before_it_knew_it() {
+    let mut pair = Pair::new(SessionConfig::handover());
+    let stream = pair.open();
+    pair.device.send(stream, text("question"), pair.now).expect("there is room");
+    pair.run(Duration::from_millis(100));
+    let first = pair.up[0].0;
+    pair.device.suspect_path(WIFI, Suspicion::Unacknowledged, pair.now);
+    pair.run(Duration::from_millis(100));
+    pair.device.handle_subflow_down(first, pair.now);
+    pair.relay.handle_subflow_down(first, pair.now);
+    pair.up.retain(|(id, _)| *id != first);
+
+    // A connection that carries early data is up at once; its HELLO takes longer than what is said elsewhere.
+    let probe = SubflowId(99);
+    pair.device.handle_subflow_up(probe, WIFI, false, pair.now);
+    pair.run(4 * ONE_WAY);
+    pair.relay.handle_subflow_up(probe, WIFI, false, pair.now);
+    pair.device.handle_received(probe, Bytes::new(), pair.now).expect("the relay's word");
+    pair.run(4 * ONE_WAY);
+    let subflows = pair.relay.subflows();
+    assert!(subflows.iter().any(|subflow| subflow.id == probe && subflow.suspect), "{subflows:?}");
 }
 
 #[test]

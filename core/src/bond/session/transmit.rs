@@ -120,7 +120,8 @@ impl Session {
     fn write_control(&mut self, slot: usize, own_tier: Tier, flight: &mut Flight) {
         if self.best_tier() == Some(own_tier) {
             for (subflow, standing) in std::mem::take(&mut self.standings) {
-                flight.put(&Frame::Priority { subflow, standing });
+                flight.put(&Frame::Priority { subflow, standing, sequence: self.next_standing });
+                self.next_standing += 1;
                 self.told.insert(subflow, (standing, slot));
             }
             while self.told.len() > MOST_TOLD {

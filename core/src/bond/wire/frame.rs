@@ -173,6 +173,8 @@ pub enum Frame {
         subflow: SubflowId,
         /// How.
         standing: Standing,
+        /// Counts the session's PRIORITYs: of two about one subflow, which come over different ones, the later holds.
+        sequence: u64,
     },
     /// Asks for the retransmission timeout of the far end's side of this subflow.
     RtoRequest,
@@ -310,7 +312,7 @@ impl Frame {
             Self::Hello(hello) => hello.put(into),
             Self::HelloOk(hello_ok) => hello_ok.put(into),
             Self::Ping(value) | Self::Pong(value) => into.put_u64(*value),
-            Self::Priority { subflow, standing } => {
+            Self::Priority { subflow, standing, sequence } => {
                 varint::put(into, subflow.0);
                 into.put_u8(match standing {
                     Standing::Normal => 0,
@@ -318,6 +320,7 @@ impl Frame {
                     Standing::Suspect => 2,
                     Standing::Gone => 3,
                 });
+                varint::put(into, *sequence);
             }
             Self::RtoRequest | Self::Drain => {}
             Self::Rto(timeout) => {
@@ -383,6 +386,7 @@ impl Frame {
                     3 => Standing::Gone,
                     _ => return None,
                 },
+                sequence: take_varint(body)?,
             },
             FrameType::Rto if body.is_empty() => Self::RtoRequest,
             FrameType::Rto => Self::Rto(Duration::from_micros(take_varint(body)?)),

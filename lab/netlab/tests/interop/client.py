@@ -26,6 +26,7 @@ class Session(Endpoint):
         self.key = secrets.token_bytes(16)
         self.next_subflow = 0
         self.next_stream = 0
+        self.next_standing = 0
         self.join_address = invite.address
         self.greeting: Frame | None = None
         """HELLO_OK of the first subflow."""
@@ -77,7 +78,7 @@ class Session(Endpoint):
         self.standings[number] = standing
         others = [subflow for subflow in self.subflows.values() if subflow.number != number]
         for subflow in (others or list(self.subflows.values()))[:1]:
-            subflow.write(Frame("PRIORITY", {"subflow": number, "standing": standing}))
+            subflow.write(self.priority(number, standing))
 
     def run(self, until: Callable[[], bool], seconds: float = 60.0) -> None:
         """Carries everything until something is so."""
@@ -141,7 +142,11 @@ class Session(Endpoint):
         self.standings[lost] = "gone"
         for number, standing in self.standings.items():
             if number != other.number or standing != "gone":
-                other.write(Frame("PRIORITY", {"subflow": number, "standing": standing}))
+                other.write(self.priority(number, standing))
+
+    def priority(self, number: int, standing: str) -> Frame:
+        self.next_standing += 1
+        return Frame("PRIORITY", {"subflow": number, "standing": standing, "sequence": self.next_standing - 1})
 
 
 def kind_of(host: str) -> str:

@@ -216,7 +216,7 @@ def a_pong_that_was_not_asked_for(world: World, session: Session) -> None:
 
 @costs_the_subflow(0x03)
 def gone_about_the_subflow_that_says_it(world: World, session: Session) -> None:
-    first(session).write(Frame("PRIORITY", {"subflow": first(session).number, "standing": "gone"}))
+    first(session).write(session.priority(first(session).number, "gone"))
 
 
 @costs_the_session(0x104)
@@ -424,7 +424,7 @@ def as_many_questions_as_may_be(world: World, session: Session) -> None:
 @costs_nothing
 def numbers_of_subflows_that_are_not_known(world: World, session: Session) -> None:
     for standing in ("normal", "backup", "suspect", "gone"):
-        first(session).write(Frame("PRIORITY", {"subflow": 77, "standing": standing}))
+        first(session).write(session.priority(77, standing))
     first(session).write(Frame("PIPE_STATUS", {"subflow": 77, "buffered": 1, "rate": 1}))
 
 

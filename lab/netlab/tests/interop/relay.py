@@ -36,6 +36,7 @@ class Session(Endpoint):
         self._seen: set[int] = set()
         self._lowest_unseen = 0
         self._echoed: dict[int, int] = {}
+        self._next_standing: dict[int, int] = {}
 
     def _see(self, number: int) -> bool:
         """Takes a number of a stream; whether it was not taken before."""
@@ -57,7 +58,7 @@ class Session(Endpoint):
         if frame.name == "OPEN":
             self._open(frame, subflow)
         elif frame.name == "PRIORITY":
-            self._stand(frame.number("subflow"), frame.word("standing"), subflow)
+            self._stand(frame, subflow)
         else:
             super().handle_own(frame, subflow, touched)
 
@@ -91,11 +92,13 @@ class Session(Endpoint):
     def _say_opened(self, stream: Stream, subflow: Subflow) -> None:
         subflow.write(Frame("OPENED", {"stream": stream.number, "result": stream.result or ""}))
 
-    def _stand(self, number: int, standing: str, said_on: Subflow) -> None:
+    def _stand(self, frame: Frame, said_on: Subflow) -> None:
+        number, standing, sequence = frame.number("subflow"), frame.word("standing"), frame.number("sequence")
         if standing == "gone" and number == said_on.number:
             raise Violation(0x03, "a subflow that is gone speaks")
-        if number not in self.subflows:
+        if number not in self.subflows or (standing != "gone" and sequence < self._next_standing.get(number, 0)):
             return
+        self._next_standing[number] = sequence + 1
         say(f"standing {standing}")
         self.standings[number] = standing
         if standing == "gone":

@@ -280,7 +280,10 @@ LAYOUTS: dict[str, tuple[int, tuple[Field, ...]]] = {
     ),
     "PING": (0x03, (Number64("value"),)),
     "PONG": (0x04, (Number64("value"),)),
-    "PRIORITY": (0x05, (Varint("subflow"), Choice("standing", "normal", "backup", "suspect", "gone"))),
+    "PRIORITY": (
+        0x05,
+        (Varint("subflow"), Choice("standing", "normal", "backup", "suspect", "gone"), Varint("sequence")),
+    ),
     "RTO_REQUEST": (0x06, ()),
     "RTO": (0x06, (Varint("micros"),)),
     "ADVERTISE": (0x07, (Text("address"),)),

@@ -58,9 +58,9 @@ fn relay_out_of_credit(streams: u64) -> Session {
 fn a_stream_waits_for_the_sessions_window_once_however_often_it_is_asked() {
     let streams = 256;
     let mut relay = relay_out_of_credit(streams);
-    for n in 0..50 {
-        let standing = if n % 2 == 0 { Standing::Backup } else { Standing::Normal };
-        say(&mut relay, SECOND, &Frame::Priority { subflow: FIRST, standing }).unwrap();
+    for sequence in 0..50 {
+        let standing = if sequence % 2 == 0 { Standing::Backup } else { Standing::Normal };
+        say(&mut relay, SECOND, &Frame::Priority { subflow: FIRST, standing, sequence }).unwrap();
         take(&mut relay, FIRST, start());
         take(&mut relay, SECOND, start());
         assert!(relay.blocked.len() <= streams as usize, "{}", relay.blocked.len());
@@ -103,20 +103,22 @@ fn many_standings_at_once_make_streams_look_for_subflows_once() {
     }
     let epoch = relay.epoch;
     let mut wire = Vec::new();
-    for _ in 0..100 {
-        for standing in [Standing::Suspect, Standing::Backup, Standing::Normal, Standing::Suspect] {
-            wire.extend_from_slice(&Frame::Priority { subflow: FIRST, standing }.to_bytes());
-        }
+    let standings = [Standing::Suspect, Standing::Backup, Standing::Normal, Standing::Suspect];
+    for (sequence, standing) in (0..400).zip(standings.into_iter().cycle()) {
+        wire.extend_from_slice(&Frame::Priority { subflow: FIRST, standing, sequence }.to_bytes());
     }
     relay.handle_received(SECOND, Bytes::from(wire), start()).unwrap();
     assert_eq!(relay.epoch, epoch + 1);
     let leases =
         |relay: &Session| relay.streams.values().flat_map(|stream| stream.leases.clone()).collect::<Vec<_>>();
     assert!(leases(&relay).iter().all(|(path, _)| *path == CELLULAR), "{:?}", leases(&relay));
-    say(&mut relay, SECOND, &Frame::Priority { subflow: FIRST, standing: Standing::Suspect }).unwrap();
+    let priority = |standing, sequence| Frame::Priority { subflow: FIRST, standing, sequence };
+    say(&mut relay, SECOND, &priority(Standing::Suspect, 400)).unwrap();
     assert_eq!(relay.epoch, epoch + 1, "that was known");
-    say(&mut relay, SECOND, &Frame::Priority { subflow: FIRST, standing: Standing::Normal }).unwrap();
+    say(&mut relay, SECOND, &priority(Standing::Normal, 402)).unwrap();
     assert_eq!(relay.epoch, epoch + 2);
+    say(&mut relay, FIRST, &priority(Standing::Suspect, 401)).unwrap();
+    assert_eq!(relay.epoch, epoch + 2, "a subflow that was held up brings what was said before");
 }
 
 fn data(stream: u64, dsn: u64, length: usize) -> Frame {
