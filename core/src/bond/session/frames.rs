@@ -473,7 +473,7 @@ impl Session {
         let is = (subflow.is_suspect, subflow.is_backup);
         if standing == Standing::Normal {
             // The device speaks of where it goes on: as good as data from there.
-            subflow.last_original = now;
+            self.note_heard(slot, now);
         }
         if was == is {
             return Ok(());
@@ -485,7 +485,8 @@ impl Session {
         Ok(())
     }
 
-    /// Does what PRIORITY calls for and every stream has a part in: a frame of four bytes costs no more than others.
+    /// Does what a change of standings calls for and every stream has a part in: a frame of five bytes costs no more
+    /// than others.
     fn apply_standings(&mut self, now: Timestamp) {
         if !std::mem::take(&mut self.is_replan_due) {
             return;
@@ -498,9 +499,18 @@ impl Session {
 
     /// A subflow brought something original (M1).
     pub(super) fn note_original(&mut self, slot: usize, now: Timestamp) {
-        if let Some(subflow) = self.subflow_mut(slot) {
-            subflow.last_original = now;
-        }
+        self.note_heard(slot, now);
         self.plan_original(slot, now);
+    }
+
+    /// The far end speaks on a subflow, and is answered on its path.
+    fn note_heard(&mut self, slot: usize, now: Timestamp) {
+        let Some(subflow) = self.subflow_mut(slot) else { return };
+        subflow.last_original = now;
+        let path = subflow.path;
+        if self.heard_on != Some(path) {
+            self.heard_on = Some(path);
+            self.is_replan_due |= self.slots.iter().flatten().any(|subflow| subflow.is_backup);
+        }
     }
 }

@@ -38,11 +38,11 @@ impl Session {
         self.slots.iter().flatten().filter_map(tier).min()
     }
 
-    /// Whether a stream's data may go over a subflow. A scheduler that sees backups takes them for
-    /// normal ones.
+    /// Whether a stream's data may go over a subflow. A scheduler that sees backups takes those for normal ones on whose
+    /// path the far end spoke last: on others nothing goes, not even what would help, or they never fall silent.
     pub(super) fn may_carry(&self, subflow: &Subflow, sees_backups: bool) -> bool {
         let (Some(own), Some(best)) = (tier(subflow), self.best_tier()) else { return false };
-        own == best || (sees_backups && own == Tier::Backup)
+        own == best || (sees_backups && own == Tier::Backup && self.heard_on == Some(subflow.path))
     }
 
     /// Subflows that have probably failed.

@@ -70,6 +70,8 @@ pub struct Session {
     suspected: Slots,
     /// Streams are to look for their subflows anew, once for all that a subflow brought together.
     is_replan_due: bool,
+    /// The path that brought something original last (M1).
+    heard_on: Option<PathId>,
     /// Streams that wait for the session's window.
     blocked: BTreeSet<StreamId>,
     /// The one that it stopped first, and that goes on first.
@@ -258,6 +260,7 @@ impl Session {
             busy: BTreeSet::new(),
             suspected: Slots::NONE,
             is_replan_due: false,
+            heard_on: None,
             blocked: BTreeSet::new(),
             blocked_first: StreamId(0),
             starved: BTreeSet::new(),

@@ -88,11 +88,11 @@ impl Session {
         }
     }
 
-    /// Whether subflows of two paths may carry data, so that one can help the other.
+    /// Whether a subflow that may carry data can help one of another path, be it that this one may carry no more.
     fn can_help(&self) -> bool {
         let mut usable = self.slots.iter().flatten().filter(|subflow| self.may_carry(subflow, true));
         let Some(first) = usable.next() else { return false };
-        usable.any(|subflow| subflow.path != first.path)
+        self.slots.iter().flatten().any(|subflow| subflow.path != first.path)
     }
 
     /// Sets the timer of [`Self::recover`] if there is anything to look after.

@@ -626,6 +626,48 @@ fn the_relay_hears_of_a_suspect_path_although_that_path_was_asked_first() {
 }
 
 #[test]
+fn a_relay_leaves_a_backup_alone_once_the_device_speaks_elsewhere() {
+    let mut now = Timestamp::from_origin(Duration::from_secs(1));
+    let mut relay = Session::new(Role::Relay, SessionConfig::handover(), now);
+    let (wifi, cellular) = (SubflowId(0), SubflowId(1));
+    relay.handle_subflow_up(wifi, WIFI, false, now);
+    relay.handle_subflow_up(cellular, CELLULAR, true, now);
+    for (id, millis) in [(wifi, 200), (cellular, 20)] {
+        let smoothed_rtt = Duration::from_millis(millis);
+        relay.handle_sample(id, &SubflowSample { smoothed_rtt, ..SubflowSample::default() }, now);
+    }
+    now = now + ONE_WAY;
+    let mut dsn = 0;
+    let mut hear = |relay: &mut Session, on: SubflowId, now| {
+        let (stream, mark) = (StreamId(0), Mark { idle: true, fin: false });
+        let data = Frame::Data(Data { stream, dsn, mark, bytes: text("?") });
+        dsn += 1;
+        relay.handle_received(on, data.to_bytes(), now).expect("an honest device");
+    };
+    let (class, scheduler) = (StreamClass::Auto, SchedulerKind::LastReceived);
+    let open = Frame::Open { stream: StreamId(0), class, scheduler, destination: destination() };
+    relay.handle_received(cellular, open.to_bytes(), now).expect("an honest device");
+    relay.accept(StreamId(0), OpenResult::Connected, now);
+    hear(&mut relay, cellular, now);
+    relay.send(StreamId(0), text("to where it was asked"), now).expect("there is room");
+    let says = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).any(|part| part == what);
+    assert!(says(&relay.poll_transmit(cellular, 16 << 10, now).expect("an answer"), b"asked"));
+
+    now = now + ONE_WAY;
+    hear(&mut relay, wifi, now);
+    relay.send(StreamId(0), text("there, and there alone"), now).expect("there is room");
+    let mut on_wifi = Vec::new();
+    for _ in 0..500 {
+        assert_eq!(relay.poll_transmit(cellular, 16 << 10, now), None, "not even to help");
+        on_wifi.extend(relay.poll_transmit(wifi, 16 << 10, now).unwrap_or_default());
+        now = now + Duration::from_millis(1);
+        relay.handle_timeout(now);
+    }
+    assert!(says(&on_wifi, b"alone"));
+    assert!(says(&on_wifi, b"asked"), "what is not acknowledged follows");
+}
+
+#[test]
 fn a_relay_answers_where_it_was_asked_until_another_subflow_was_heard() {
     let now = Timestamp::from_origin(Duration::from_secs(1));
     let mut relay = Session::new(Role::Relay, SessionConfig::default(), now);
