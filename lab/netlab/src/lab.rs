@@ -113,7 +113,9 @@ impl Lab {
             // Hosts say nothing of their own, so that every packet counted on a link is the test's.
             ("net.ipv6.conf.default.accept_ra", "0"),
             ("net.ipv6.conf.default.router_solicitations", "0"),
-            ("net.ipv6.conf.default.dad_transmits", "0"),
+            // Even without a probe an address would wait for up to a second, and nothing finds its neighbour meanwhile.
+            ("net.ipv6.conf.all.accept_dad", "0"),
+            ("net.ipv6.conf.default.accept_dad", "0"),
             ("net.ipv6.conf.default.addr_gen_mode", "1"),
             // An address comes back as it was when its interface was down in between.
             ("net.ipv6.conf.default.keep_addr_on_down", "1"),
