@@ -77,7 +77,7 @@ def data_frame(stream: Stream, dsn: int, octets: bytes) -> Frame:
 def standings(invite: Invite, host: str, port: str, sends: str, writes: str, *interfaces: str) -> None:
     """The relay sends over the second subflow while the first is suspect, and over the first again when it is normal.
 
-    The second one is a backup; the file ends neither direction.
+    The second one is a backup; the file ends neither direction. What comes late is ignored.
     """
     session = Session(invite)
     subflows = [session.begin(interfaces[0]), session.join(interfaces[1], backup=True)]
@@ -86,6 +86,8 @@ def standings(invite: Invite, host: str, port: str, sends: str, writes: str, *in
     stream.finish()
     for standing, used, part in (("normal", 0, 1), ("suspect", 1, 2), ("normal", 0, 3)):
         session.stand(subflows[0].number, standing)
+        late = {"subflow": subflows[0].number, "standing": "suspect" if standing == "normal" else "normal", "sequence": 0}
+        subflows[1].write(Frame("PRIORITY", late))
         # What was on its way before comes yet.
         session.run(is_at(stream, (3 * part - 2) * PART))
         before = [subflow.read_bytes for subflow in subflows]
