@@ -86,8 +86,8 @@ def standings(invite: Invite, host: str, port: str, sends: str, writes: str, *in
     stream.finish()
     for standing, used, part in (("normal", 0, 1), ("suspect", 1, 2), ("normal", 0, 3)):
         session.stand(subflows[0].number, standing)
-        late = {"subflow": subflows[0].number, "standing": "suspect" if standing == "normal" else "normal", "sequence": 0}
-        subflows[1].write(Frame("PRIORITY", late))
+        other = "suspect" if standing == "normal" else "normal"
+        subflows[1].write(Frame("PRIORITY", {"subflow": subflows[0].number, "standing": other, "sequence": 0}))
         # What was on its way before comes yet.
         session.run(is_at(stream, (3 * part - 2) * PART))
         before = [subflow.read_bytes for subflow in subflows]
