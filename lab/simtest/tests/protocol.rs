@@ -14,6 +14,7 @@ use multiway_core::bond::{StreamClass, StreamId, SubflowId};
 use multiway_core::units::Rate;
 
 const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
+const SEED: &[u8] = include_bytes!("../../../fuzz/seeds/bond_frames/vectors");
 
 /// Lines of the fenced block of this name.
 fn block(name: &str) -> Vec<&'static str> {
@@ -217,6 +218,16 @@ fn every_frame_is_written_and_read_as_the_document_has_it() {
         reader.handle_bytes(octets.slice(last..));
         assert_eq!(reader.next_frame(), Ok(Some(expected)));
     }
+}
+
+#[test]
+fn the_fuzzer_begins_with_every_frame() {
+    // In front of them stands the length of the pieces in which they are read.
+    let (_, seed) = SEED.split_first().expect("a length");
+    let vectors =
+        block("vectors").into_iter().map(|line| line.split_once(' ').expect("octets and a meaning").0);
+    let octets: Vec<u8> = vectors.flat_map(hex).collect();
+    assert!(seed == octets, "fuzz/seeds/bond_frames/vectors is not what the document has");
 }
 
 #[test]
